@@ -1,0 +1,71 @@
+# Every target that needs packages makes .venv first, so `make demo` and `make test` are all the set-up there is.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+PY := .venv/bin/python
+
+# Settings of a target are given as `make up DATA=/var/lib/upcall`; what they mean is in `make help`.
+DATA ?= .upcall
+INSTANCES ?= 1
+export INSTANCES
+# More arguments for pytest, for example ARGS="-k timeout -x".
+ARGS ?=
+
+.PHONY: help setup test test-faults lint lint-ci types schemas schemas-ci up demo bench lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## install the locked packages into .venv (every other target does so by itself)
+	@sh deploy/setup.sh
+
+test: setup ## run the tests (ARGS="-k name -x" goes to pytest)
+	@$(PY) -m pytest -q $(ARGS)
+
+test-faults: export UPCALL_FAULTS = long
+test-faults: setup ## run the fault tests in their long form
+	@$(PY) -m pytest -q -m faults --timeout 900 $(ARGS)
+
+lint: setup ## format, and fix what can be fixed
+	@$(PY) -m ruff format --quiet
+	@$(PY) -m ruff check --fix
+
+lint-ci: setup ## look at format and lint rules, and change nothing
+	@$(PY) -m ruff format --check --quiet || { $(PY) -m ruff format --check; exit 1; }
+	@$(PY) -m ruff check
+
+types: setup ## check the types
+	@$(PY) -m pyright
+
+schemas: setup ## write the JSON Schemas and the AsyncAPI document anew
+	@$(PY) -m upcall_contracts.generate
+
+schemas-ci: setup ## fail where they differ from the contracts
+	@$(PY) -m upcall_contracts.generate --check
+
+up: setup ## NATS, Redis and all services on this machine (DATA= NATS_PORT= REDIS_PORT= INSTANCES=)
+	@$(PY) -m upcall_deploy.up --with-parent --data $(DATA) \
+	  $(if $(NATS_PORT),--nats-port $(NATS_PORT)) $(if $(REDIS_PORT),--redis-port $(REDIS_PORT))
+
+demo: export AUTO := $(AUTO)
+demo: setup ## a child asks its parent, which is you (AUTO=1: a script answers)
+	@$(PY) -m examples.demo
+
+bench: export JSON := $(JSON)
+bench: setup ## the durable round trip beside the raw floor (JSON=1: also as one JSON line)
+	@$(PY) -m bench
+
+LOCK = $(PY) -m uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+  --no-emit-package upcall-contracts --no-emit-package upcall $(if $(UPGRADE),--upgrade)
+
+lock: setup ## resolve the lock files anew (UPGRADE=1: to the newest versions)
+	@$(LOCK) --group build -o requirements.lock
+	@$(LOCK) --group dev --all-extras -c requirements.lock -o requirements-dev.lock
+	@! grep -nE '://|file:|^/|^-e' requirements.lock requirements-dev.lock || \
+	  { echo "lock: a lock file names a place (above); nothing in it may" >&2; exit 1; }
+
+clean: ## remove .venv and everything built or cached (what `make up` keeps in .upcall stays)
+	@rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Bringing Upcall up: provisioning of streams and consumers, and everything on one machine."""

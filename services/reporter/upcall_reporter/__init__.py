@@ -1,0 +1,1 @@
+"""The reporter: one report for each closed period of a child."""

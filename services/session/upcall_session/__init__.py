@@ -1,0 +1,1 @@
+"""The session service: sessions, runs, work, inboxes and the closing of periods."""

@@ -1,0 +1,1 @@
+"""What every service process needs around its core: connection, guarded append, ack policy, health."""
