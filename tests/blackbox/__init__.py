@@ -1,0 +1,1 @@
+"""Tests that know Upcall by its wire contract alone."""
