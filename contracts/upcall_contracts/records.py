@@ -107,6 +107,17 @@ class ReportResult(StrEnum):
     ERROR = "error"  # any other outcome
 
 
+def result_of(outcome: Outcome) -> ReportResult:
+    """The state that a parent is shown for the outcome of a period's last run."""
+    match outcome:
+        case Outcome.COMPLETED:
+            return ReportResult.COMPLETED
+        case Outcome.CANCELLED:
+            return ReportResult.CANCELLED
+        case _:
+            return ReportResult.ERROR
+
+
 class HeldReason(StrEnum):
     """What a held report waits for; the first that holds."""
 
@@ -449,6 +460,19 @@ class WorkRecord(Record):
     """What came of it."""
     finished_at: WireTime | None = None
     """When it ended."""
+
+
+class Admitted(Record):
+    """The result of session.spawn and session.continue: a receipt, never the child's result."""
+
+    session_id: str
+    """The child."""
+    run_id: str
+    """Its run that was started or dispatched."""
+    period_id: str | None = None
+    """The period that the run belongs to; its report has this id."""
+    status: RunStatus = RunStatus.QUEUED
+    """Queued for a runner, or running at the caller."""
 
 
 class HistoryMessage(Record):
