@@ -1,6 +1,6 @@
 """The two kinds of model on the wire: what we write and others read leniently, and what we read strictly."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
 from pydantic_core import PydanticCustomError
@@ -10,7 +10,11 @@ class Record(BaseModel):
     """What services write: frozen, and a reader ignores the fields that it does not know."""
 
     model_config = ConfigDict(
-        frozen=True, extra="ignore", serialize_by_alias=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="ignore",
+        serialize_by_alias=True,
+        use_attribute_docstrings=True,
+        json_schema_serialization_defaults_required=True,
     )
 
     def to_wire(self) -> dict[str, Any]:
@@ -28,6 +32,10 @@ def _extension(name: str) -> str:
     return name
 
 
+CLOSED: Final[dict[str, Any]] = {"additionalProperties": False, "patternProperties": {"^x_": {}}}
+"""The same rule in JSON Schema."""
+
+
 class StrictBody(BaseModel):
     """What services read: nothing is coerced; of unknown fields only those with `x_` pass."""
 
@@ -38,6 +46,7 @@ class StrictBody(BaseModel):
         validate_by_name=True,
         serialize_by_alias=True,
         use_attribute_docstrings=True,
+        json_schema_extra=CLOSED,
     )
     __pydantic_extra__: dict[Annotated[str, AfterValidator(_extension)], JsonValue]  # pyright: ignore[reportIncompatibleVariableOverride] # pydantic reads the types of extra fields here
 

@@ -103,3 +103,7 @@ class Event(Record):
     """The record as it stands after the decision, as JSON values."""
     item: Item | None = None
     """Only where the event is an item of an inbox."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """The event as JSON values; without an item where it is none."""
+        return self.model_dump(mode="json", exclude=None if self.item else {"item"})

@@ -17,6 +17,11 @@ def problem(text: str) -> PydanticCustomError:
     return PydanticCustomError(RULE, "{text}", {"text": text})
 
 
+def one_of(*names: str) -> dict[str, Any]:
+    """The JSON Schema of a body that has exactly one of these fields, where null is the same as absent."""
+    return {"oneOf": [{"required": [name], "properties": {name: {"type": "string"}}} for name in names]}
+
+
 def is_blank(text: str | None) -> bool:
     """Whether a text is absent or only white space."""
     return text is None or not text.strip()
@@ -63,35 +68,64 @@ def _absent_is_empty(value: Any) -> Any:
 NULL_IS_EMPTY: Final = BeforeValidator(_absent_is_empty)
 """A list that is null is the same as one left out."""
 
-LongText = Annotated[str, AfterValidator(_text_bytes)]
+_NOT_BLANK: Final = {"pattern": r"\S"}
+_TEXT_SCHEMA: Final = {"maxLength": limits.TEXT_MAX_BYTES, "x-maxBytes": limits.TEXT_MAX_BYTES}
+
+LongText = Annotated[str, AfterValidator(_text_bytes), Field(json_schema_extra={**_TEXT_SCHEMA})]
 """At most 256 KiB of UTF-8."""
 
-RequiredText = Annotated[str, AfterValidator(_text_bytes), AfterValidator(check_not_blank)]
+RequiredText = Annotated[
+    str,
+    AfterValidator(_text_bytes),
+    AfterValidator(check_not_blank),
+    Field(json_schema_extra={**_TEXT_SCHEMA, **_NOT_BLANK}),
+]
 """At most 256 KiB of UTF-8, and not blank."""
 
 QuestionText = Annotated[
-    str, StringConstraints(max_length=limits.QUESTION_MAX_CHARS), AfterValidator(check_not_blank)
+    str,
+    StringConstraints(max_length=limits.QUESTION_MAX_CHARS),
+    AfterValidator(check_not_blank),
+    Field(json_schema_extra={**_NOT_BLANK}),
 ]
 """At most 4000 characters, and not blank."""
 
 Label = Annotated[str, StringConstraints(max_length=limits.LABEL_MAX_CHARS)]
 """At most 200 characters."""
 
-RequiredLabel = Annotated[Label, AfterValidator(check_not_blank)]
+RequiredLabel = Annotated[Label, AfterValidator(check_not_blank), Field(json_schema_extra={**_NOT_BLANK})]
 """At most 200 characters, and not blank."""
 
 Options = Annotated[
-    list[Annotated[str, StringConstraints(max_length=limits.OPTION_MAX_CHARS)]],
-    Field(max_length=limits.OPTIONS_MAX),
+    list[
+        Annotated[
+            str,
+            StringConstraints(max_length=limits.OPTION_MAX_CHARS),
+            Field(json_schema_extra={**_NOT_BLANK}),
+        ]
+    ],
+    Field(max_length=limits.OPTIONS_MAX, json_schema_extra={"uniqueItems": True}),
     AfterValidator(_options),
     NULL_IS_EMPTY,
 ]
 """At most 20 of at most 500 characters, none blank or repeated."""
 
-Meta = Annotated[dict[str, JsonValue], AfterValidator(_meta)]
+Meta = Annotated[
+    dict[str, JsonValue],
+    AfterValidator(_meta),
+    Field(json_schema_extra={"x-maxBytes": limits.META_MAX_BYTES}),
+]
 """A JSON object of at most 8 KiB."""
 
-LeaseMs = Annotated[int, AfterValidator(_lease)]
+LeaseMs = Annotated[
+    int,
+    AfterValidator(_lease),
+    Field(
+        json_schema_extra={
+            "anyOf": [{"const": 0}, {"minimum": limits.LEASE_MIN_MS, "maximum": limits.LEASE_MAX_MS}]
+        }
+    ),
+]
 """0, or 1000 to 86400000 ms."""
 
 TimeoutMs = Annotated[int, Field(ge=limits.TIMEOUT_MIN_MS, le=limits.TIMEOUT_MAX_MS)]

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo
 
 from . import limits
-from .base import StrictBody
-from .fields import Cursor, PageLimit, Positive, WaitMs, problem
+from .base import CLOSED, StrictBody
+from .fields import Cursor, PageLimit, Positive, WaitMs, one_of, problem
 from .ids import Token
 from .records import QuestionStatus, ReportStatus, SessionStatus
 
@@ -129,6 +129,10 @@ def _exactly_one(root_session_id: str | None, info: ValidationInfo) -> str | Non
 
 class LogIntrospect(Page):
     """The events of a run, a session or a tree, in order, without copies."""
+
+    model_config = ConfigDict(
+        json_schema_extra={**CLOSED, **one_of("run_id", "session_id", "root_session_id")}
+    )
 
     run_id: Token | None = None
     """The events of this run."""

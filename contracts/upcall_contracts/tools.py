@@ -74,10 +74,10 @@ ASK_PARENT: Final[dict[str, Any]] = _tool(
             "items": {"type": "string", "maxLength": limits.OPTION_MAX_CHARS},
             "maxItems": limits.OPTIONS_MAX,
         },
-        "recommended_option": _text("The option that you would take; one of the options, letter by letter."),
+        "recommended_option": _text("The option that you would take, letter by letter as in options."),
         "can_continue_without_answer": {
             "type": "boolean",
-            "description": "Whether you can go on safely with the fallback if no answer comes. Default false.",
+            "description": "Whether you can go on with the fallback if no answer comes. Default false.",
         },
         "fallback": _text("What you will do without an answer; needed with can_continue_without_answer."),
         "timeout_ms": {

@@ -6,9 +6,10 @@ its own and is not decided here.
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from upcall_contracts import limits
+from upcall_contracts.base import CLOSED
 from upcall_contracts.fields import (
     LongText,
     Meta,
@@ -17,6 +18,7 @@ from upcall_contracts.fields import (
     QuestionText,
     TimeoutMs,
     is_blank,
+    one_of,
     problem,
 )
 from upcall_contracts.ids import Token
@@ -55,6 +57,16 @@ class QuestionAsk(CommandBody):
 class QuestionAnswer(CommandBody):
     """Decide a child's question, or decline to."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            **CLOSED,
+            "anyOf": [
+                {"required": ["answer"], "properties": {"answer": {"type": "string", "pattern": r"\S"}}},
+                {"required": ["action"], "properties": {"action": {"const": Action.DECLINE.value}}},
+            ],
+        }
+    )
+
     request_id: Token
     """The question."""
     # before the answer, whose rule needs it: pydantic validates in the order of definition
@@ -83,6 +95,8 @@ def _one_of_two(run_id: str | None, info: ValidationInfo) -> str | None:
 
 class QuestionCancel(CommandBody):
     """Take a question back, by its id or as the open one of a run."""
+
+    model_config = ConfigDict(json_schema_extra={**CLOSED, **one_of("request_id", "run_id")})
 
     request_id: Token | None = None
     """The question."""

@@ -41,7 +41,7 @@ class RunClaim(CommandBody):
 class Message(StrictBody):
     """One message of a history; whatever else stands in it is kept."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra={"additionalProperties": True})
     __pydantic_extra__: dict[str, JsonValue]  # pydantic reads their types here
 
     role: Annotated[str, AfterValidator(check_not_blank)]
