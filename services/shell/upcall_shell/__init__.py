@@ -1,1 +1,1 @@
-"""What every service process needs around its core: connection, guarded append, ack policy, health."""
+"""The process plumbing that the services have in common, like any library: no rule of Upcall is here."""

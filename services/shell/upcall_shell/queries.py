@@ -1,0 +1,80 @@
+"""Queries on the wire: plain requests, answered by one instance."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import structlog
+from nats.aio.msg import Msg
+
+from upcall_contracts import refusals, subjects
+from upcall_contracts.errors import Refusal, ok
+from upcall_contracts.parsing import parse_query_message
+
+from .errors import Conflict, Unavailable
+from .metrics import QUERIES
+
+logger = structlog.get_logger()
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, slots=True)
+class Query(Generic[B]):
+    """A query as a handler gets it."""
+
+    caller: str
+    noun: str
+    verb: str
+    body: B
+
+
+QueryHandler = Callable[[Query[Any]], Awaitable[dict[str, Any] | Refusal]]
+Reply = Callable[[str, bytes], Awaitable[None]]
+
+
+class QueryDesk:
+    """Answers a service's queries side by side; a query that fails is answered with `internal`."""
+
+    def __init__(self, handlers: Mapping[tuple[str, str], QueryHandler], reply: Reply) -> None:
+        self._handlers = handlers
+        self._reply = reply
+        self._in_hand: set[asyncio.Task[None]] = set()
+
+    async def accept(self, message: Msg) -> None:
+        """Take a query in hand; returns at once. One that asks for no reply under _INBOX. is dropped."""
+        if not subjects.is_reply_subject(message.reply or ""):
+            return
+        task = asyncio.create_task(self._work(message))
+        self._in_hand.add(task)
+        task.add_done_callback(self._in_hand.discard)
+
+    async def drain(self, grace_s: float) -> None:
+        """Wait for what is in hand."""
+        if self._in_hand:
+            await asyncio.wait(list(self._in_hand), timeout=grace_s)
+
+    async def _work(self, message: Msg) -> None:
+        name = "unparsed"
+        try:
+            parsed = parse_query_message(message.subject, message.data or b"{}")
+            if isinstance(parsed, Refusal):
+                outcome: dict[str, Any] | Refusal = parsed
+            else:
+                address, body = parsed
+                name = f"{address.noun}.{address.verb}"
+                handler = self._handlers.get((address.noun, address.verb))
+                if handler is None:
+                    raise LookupError(f"no handler for {name}")
+                outcome = await handler(Query(address.caller, address.noun, address.verb, body))
+        except (Unavailable, Conflict) as error:
+            logger.warning("query not answered", subject=message.subject, error=str(error))
+            outcome = refusals.internal()
+        except Exception:
+            logger.exception("query failed", subject=message.subject)
+            outcome = refusals.internal()
+        refused = isinstance(outcome, Refusal)
+        QUERIES.labels(name, outcome.code.value if refused else "ok").inc()
+        reply = outcome.to_reply() if refused else ok(outcome)
+        await self._reply(message.reply, json.dumps(reply, separators=(",", ":")).encode())

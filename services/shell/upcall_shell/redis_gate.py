@@ -1,0 +1,109 @@
+"""Redis: a lock that is politeness, and an index that can be rebuilt. Nothing is refused for its sake alone.
+
+Every use survives Redis being away: then the log is asked, which costs time and nothing else.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
+
+import structlog
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.lock import Lock
+from redis.exceptions import LockError, RedisError
+
+from upcall_contracts import keys
+
+from .metrics import REDIS_DOWN
+
+T = TypeVar("T")
+logger = structlog.get_logger()
+
+_AWAY = (RedisError, OSError, TimeoutError)
+_PAUSE_S = 1.0  # after a failure Redis is left alone for so long
+_LOCK_S = 5.0  # a holder that died lets go after so long
+_LOCK_WAIT_S = 2.0  # then we go on without it: the guard on the log decides
+
+
+class RedisGate:
+    """A connection to Redis that may be away."""
+
+    def __init__(self, url: str) -> None:
+        pool = BlockingConnectionPool.from_url(
+            url, max_connections=64, timeout=2, socket_timeout=2, socket_connect_timeout=1
+        )
+        self.redis = Redis(connection_pool=pool, decode_responses=False)
+        self._away_until = 0.0
+        self.steady_since = time.monotonic()
+        """When Redis was last found to be back, on the monotonic clock."""
+        self._local: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @property
+    def away(self) -> bool:
+        """Whether Redis failed a moment ago."""
+        return time.monotonic() < self._away_until
+
+    async def attempt(self, use: Callable[[Redis], Awaitable[T]]) -> T | None:
+        """Use Redis; None if it is away."""
+        if self.away:
+            return None
+        try:
+            result = await use(self.redis)
+        except _AWAY as error:
+            self._failed(error)
+            return None
+        REDIS_DOWN.set(0)
+        return result
+
+    def _failed(self, error: BaseException) -> None:
+        logger.warning("redis is away", error=repr(error))
+        REDIS_DOWN.set(1)
+        self._away_until = time.monotonic() + _PAUSE_S
+        self.steady_since = self._away_until
+
+    async def ping(self) -> bool:
+        """Whether Redis answers."""
+        return bool(await self.attempt(lambda r: r.ping()))
+
+    @asynccontextmanager
+    async def lock(self, aggregate: str) -> AsyncIterator[None]:
+        """Serialise those who would collide on an aggregate: first within the process, then between them."""
+        async with self._local_lock(aggregate):
+            lock = Lock(
+                self.redis, keys.lock(aggregate), timeout=_LOCK_S, blocking_timeout=_LOCK_WAIT_S, sleep=0.02
+            )
+            held = bool(await self.attempt(lambda _: lock.acquire()))
+            try:
+                yield
+            finally:
+                if held:
+                    with suppress(LockError):
+                        await self.attempt(lambda _: lock.release())
+
+    @asynccontextmanager
+    async def _local_lock(self, aggregate: str) -> AsyncIterator[None]:
+        lock, users = self._local.get(aggregate) or (asyncio.Lock(), 0)
+        self._local[aggregate] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._local[aggregate]
+            if users == 1:
+                del self._local[aggregate]
+            else:
+                self._local[aggregate] = (lock, users - 1)
+
+    async def is_ready(self, service: str) -> bool:
+        """Whether a service's index is whole; False also while Redis is away."""
+        return bool(await self.attempt(lambda r: r.exists(keys.ready(service))))
+
+    async def mark_ready(self, service: str) -> None:
+        """Say that a service's index is whole."""
+        await self.attempt(lambda r: r.set(keys.ready(service), b"1"))
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        await self.redis.aclose()
