@@ -10,6 +10,11 @@ def ready(service: str) -> str:
     return f"{PREFIX}ready:{service}"
 
 
+def rebuilding(service: str) -> str:
+    """The token of the rebuild under way; a flush takes it along, and then the rebuild does not count."""
+    return f"{PREFIX}rebuilding:{service}"
+
+
 def lock(aggregate: str) -> str:
     """The lock that serialises those who would collide on an aggregate, such as `question:<run>`."""
     return f"{PREFIX}lock:{aggregate}"

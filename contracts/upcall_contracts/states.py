@@ -38,12 +38,12 @@ class QuestionBrief(Record):
     """Epoch ms."""
     ended_at: int | None = None
     """Epoch ms; null while it waits."""
-    answer_key: str | None = None
-    """The key of the answer command that won."""
-    answer_fingerprint: str | None = None
+    end_key: str | None = None
+    """The key of the answer or cancel command that ended it; null where no command did."""
+    end_fingerprint: str | None = None
     """That command's fingerprint."""
-    late: int = 0
-    """How many late answers were kept."""
+    late_keys: list[str] = Field(default_factory=list[str])
+    """The keys of the late answers that were kept."""
 
 
 class QuestionsState(Record):

@@ -5,6 +5,7 @@ Every use survives Redis being away: then the log is asked, which costs time and
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
@@ -21,6 +22,11 @@ from .metrics import REDIS_DOWN
 T = TypeVar("T")
 logger = structlog.get_logger()
 
+_FINISH = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[2], '1')
+return 1
+"""
 _AWAY = (RedisError, OSError, TimeoutError)
 _PAUSE_S = 1.0  # after a failure Redis is left alone for so long
 _LOCK_S = 5.0  # a holder that died lets go after so long
@@ -100,9 +106,20 @@ class RedisGate:
         """Whether a service's index is whole; False also while Redis is away."""
         return bool(await self.attempt(lambda r: r.exists(keys.ready(service))))
 
-    async def mark_ready(self, service: str) -> None:
-        """Say that a service's index is whole."""
-        await self.attempt(lambda r: r.set(keys.ready(service), b"1"))
+    async def begin_rebuild(self, service: str) -> bytes | None:
+        """Begin to rebuild an index; the token that `finish_rebuild` takes, or None while Redis is away."""
+        token = uuid.uuid4().hex.encode()
+        begun = await self.attempt(lambda r: r.set(keys.rebuilding(service), token, ex=3600))
+        return token if begun else None
+
+    async def finish_rebuild(self, service: str, token: bytes) -> bool:
+        """Mark an index as whole, unless Redis lost anything since `begin_rebuild` (or another began)."""
+        names = [keys.rebuilding(service), keys.ready(service)]
+        return bool(await self.attempt(lambda r: r.eval(_FINISH, 2, *names, token)))
+
+    async def doubt(self, service: str) -> bool:
+        """Say that an index may lack something, so that it is rebuilt. False while Redis is away."""
+        return await self.attempt(lambda r: r.delete(keys.ready(service))) is not None
 
     async def close(self) -> None:
         """Give the connections back."""

@@ -1,0 +1,46 @@
+"""Keeps a service's index in Redis whole: rebuilt at the start, after a flush, and after a write that failed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from redis.asyncio import Redis
+
+from .redis_gate import RedisGate
+
+logger = structlog.get_logger()
+_LOOK_S = 0.5
+
+
+class IndexKeeper:
+    """One service's index. `rebuild` reads the log and writes all of it; it may run beside other instances'."""
+
+    def __init__(self, gate: RedisGate, service: str, rebuild: Callable[[], Awaitable[None]]) -> None:
+        self._gate = gate
+        self._service = service
+        self._rebuild = rebuild
+        self._doubtful = False
+
+    async def write(self, use: Callable[[Redis], Awaitable[Any]]) -> None:
+        """Write to the index. If Redis is away nothing is lost: the index is rebuilt when it is back."""
+        if await self._gate.attempt(use) is None:
+            self._doubtful = True
+
+    async def run(self) -> None:
+        """Rebuild once, and then whenever the index is not whole."""
+        await self._rebuild_once()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if self._doubtful and await self._gate.doubt(self._service):
+                self._doubtful = False
+            if not self._gate.away and not await self._gate.is_ready(self._service):
+                await self._rebuild_once()
+
+    async def _rebuild_once(self) -> None:
+        token = await self._gate.begin_rebuild(self._service)
+        if token is None:
+            return
+        await self._rebuild()
+        whole = await self._gate.finish_rebuild(self._service, token)
+        logger.info("index rebuilt", service=self._service, whole=whole)
