@@ -1,6 +1,6 @@
 """The two kinds of model on the wire: what we write and others read leniently, and what we read strictly."""
 
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
 from pydantic_core import PydanticCustomError
@@ -48,7 +48,8 @@ class StrictBody(BaseModel):
         use_attribute_docstrings=True,
         json_schema_extra=CLOSED,
     )
-    __pydantic_extra__: dict[Annotated[str, AfterValidator(_extension)], JsonValue]  # pyright: ignore[reportIncompatibleVariableOverride] # pydantic reads the types of extra fields here
+    if not TYPE_CHECKING:  # for pydantic: the types of extra fields; a checker would want them given
+        __pydantic_extra__: dict[Annotated[str, AfterValidator(_extension)], JsonValue]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def to_wire(self) -> dict[str, Any]:
         """The body as JSON values, without what was left to its default."""

@@ -62,11 +62,11 @@ def parse_query_message(subject: str, raw: bytes) -> tuple[CommandAddress, Query
 def body_fingerprint(body: CommandBody) -> str:
     """A stable hash of what a command says: it decides whether a command_id was used for another body.
 
-    Defaults are filled in, so a default that is spelled out is the same as one left away. Left out are
-    command_id, attempt (a runner that takes a run over repeats the old holder's commands with its own) and
-    fields that begin with `x_`.
+    A default that is spelled out is the same as one left away, also of a field that a later version adds.
+    Left out are command_id, attempt (a runner that takes a run over repeats the old holder's commands with
+    its own) and fields that begin with `x_`.
     """
-    said = _without_extensions(body)
+    said = _what_is_said(body)
     said.pop("command_id", None)
     said.pop("attempt", None)
     canonical = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -86,12 +86,20 @@ def _parse_message(
     return body if isinstance(body, Refusal) else (address, body)
 
 
-def _without_extensions(value: Any) -> Any:
+def _what_is_said(value: Any) -> Any:
+    """A value as JSON, without the defaults and the extensions of bodies; messages stay whole."""
     if isinstance(value, list):
-        return [_without_extensions(item) for item in cast(list[Any], value)]
-    if isinstance(value, Message) or not isinstance(value, StrictBody):
-        return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-    return {name: _without_extensions(getattr(value, name)) for name in type(value).model_fields}
+        return [_what_is_said(item) for item in cast(list[Any], value)]
+    if isinstance(value, Message):
+        return value.model_dump(mode="json")
+    if not isinstance(value, StrictBody):
+        return value
+    said = {name: getattr(value, name) for name in type(value).model_fields}
+    return {
+        name: _what_is_said(item)
+        for name, item in said.items()
+        if item != type(value).model_fields[name].get_default(call_default_factory=True)
+    }
 
 
 def _is_finite(raw: bytes) -> bool:

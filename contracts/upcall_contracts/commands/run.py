@@ -1,6 +1,6 @@
 """Commands on runs: start, claim, append and settle."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue
 
@@ -42,7 +42,8 @@ class Message(StrictBody):
     """One message of a history; whatever else stands in it is kept."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra={"additionalProperties": True})
-    __pydantic_extra__: dict[str, JsonValue]  # pydantic reads their types here
+    if not TYPE_CHECKING:  # for pydantic: the types of extra fields; a checker would want them given
+        __pydantic_extra__: dict[str, JsonValue]
 
     role: Annotated[str, AfterValidator(check_not_blank)]
     """Who speaks: user, assistant, tool, or what the harness calls it."""
