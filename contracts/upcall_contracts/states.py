@@ -4,7 +4,7 @@ Internal to the services. A state is small: texts that an aggregate's other entr
 answer, an ended question) are not in it.
 """
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from .base import Record
 from .records import (
@@ -13,11 +13,13 @@ from .records import (
     Outcome,
     PendingItem,
     QuestionStatus,
+    ReportStatus,
     RunRecord,
     SessionRecord,
     SessionStatus,
     WorkItem,
     WorkKind,
+    WorkOutcome,
 )
 
 # Questions of one run
@@ -73,17 +75,22 @@ class QuestionsState(Record):
 
 
 class ChildLink(Record):
-    """A child that was spawned or continued in a period, and whose report is not decided yet."""
+    """A child that was spawned or continued in the open period, and whose report is not decided yet."""
 
     session_id: str
     run_id: str
-    """The child's run that was asked for."""
-    period_id: str | None = None
-    """The child's period whose report lets go; null until the child has decided."""
+    """The child's run that was asked for: the report whose runs name it lets go."""
     label: str | None = None
     """The run's description."""
-    command_key: str = ""
-    """The command that asked for it."""
+
+
+class EarlyWork(Record):
+    """A work.finish that came before the settle that names the work."""
+
+    outcome: WorkOutcome
+    summary: str | None = None
+    finished_at: int
+    """Epoch ms."""
 
 
 class WorkLink(Record):
@@ -92,27 +99,37 @@ class WorkLink(Record):
     work_id: str
     run_id: str
     period_id: str
+    """Its run's period; work of a period that has closed runs on, and nothing waits for it."""
     kind: WorkKind
     label: str | None = None
     wakes: bool = False
-    started_at: int = 0
-    """Epoch ms."""
+    holder: str | None = None
+    """The runner that left it, and may say that it has finished."""
+    parent_run_id: str | None = None
+    """Of its run: where the copy of its end goes."""
+    task_id: str | None = None
+    """Of its run."""
+    early: EarlyWork | None = None
+    """It had finished before the settle: its end is still to be told."""
+    lost: bool = False
+    """Its host is gone: its end as lost is still to be told."""
 
 
 class InboxEntry(Record):
-    """A report or finished work in the session's inbox that is not handled."""
+    """An item in the session's inbox that is not handled, and that something here depends on.
+
+    Only of reports and finished work, and only of those that wake or that a run waits for.
+    """
 
     item_id: str
     kind: ItemKind
     wakes: bool = False
     for_run: str | None = None
-    from_session_id: str | None = None
-    text: str | None = None
-    """Only of waking items of runner-hosted sessions: what a wake run is told."""
-    event_id: str = ""
-    """The entry that put it there."""
-    at: int = 0
-    """Epoch ms."""
+    """The run that waits for it as the result of its call."""
+    may_wake: bool = True
+    """Whether it will wake once it is an ordinary item; false where it comes of a cancel or a close."""
+    rewrite: bool = False
+    """Its for_run was taken away here, and the item in INBOX has to be written anew."""
 
 
 class RunBrief(Record):
@@ -131,14 +148,16 @@ class Period(Record):
     """Epoch ms."""
     held_since: int | None = None
     """Epoch ms; when its first run settled and it stayed open."""
+    held_reason: str | None = None
+    """The HeldReason that was told last."""
     foreground: bool = False
     """The caller of its run waits for it: it closes at that run's settling."""
     for_run: str | None = None
     """The caller's run that waits."""
     runs: list[str] = Field(default_factory=list[str])
-    """Its runs, in order; the last is the one that is reported."""
+    """Its runs, in order."""
     settled: list[RunBrief] = Field(default_factory=list[RunBrief])
-    """Those that have settled."""
+    """Those that have settled; the last is the one that is reported."""
     work: list[WorkItem] = Field(default_factory=list[WorkItem])
     """Work and children of it that have ended."""
 
@@ -171,11 +190,12 @@ class HeldPeriod(Record):
 
     period_id: str
     run_id: str
-    """The last run so far."""
+    """The last settled run so far."""
     runs: list[str] = Field(default_factory=list[str])
+    """The settled runs so far."""
     outcome: Outcome
     reason: str
-    """What it waits for, in a sentence of a few words (a HeldReason value first)."""
+    """What it waits for: a HeldReason."""
     pending: list[PendingItem] = Field(default_factory=list[PendingItem])
     held_since: int
 
@@ -201,22 +221,24 @@ class SessionState(Record):
     agent: str
     host: Host = Host.SELF
     holder: str | None = None
-    """Who hosts it now: the runner that claimed its run, or for a self session the session that spawned or
-    continued it, or itself. Null for a runner-hosted session that nobody holds."""
+    """Who hosts it now: the runner that claimed its run and as long as work that it left runs here, or for a
+    self session who opened, spawned or revived it. Null for a runner-hosted session that nobody holds."""
+    former_holders: list[str] = Field(default_factory=list[str])
+    """Runners that lost a run here, newest last: what they still say is stale, and not a stranger's."""
     title: str | None = None
     model: str | None = None
     variant: str | None = None
     notify: bool = True
     live: bool = True
+    """False once the host of a self session is gone; a runner-hosted session counts as live."""
     lease_ms: int = 0
-    meta: dict[str, object] | None = None
+    """0: never gone."""
+    meta: dict[str, JsonValue] | None = None
     created_at: int
     updated_at: int
+    closing: bool = False
+    """A close is under way: it takes nothing new, and will be closed when its descendants are."""
     closed_at: int | None = None
-    fingerprint: str = ""
-    """Of the command that created it."""
-    created_by: str = ""
-    """Key of the command that created it."""
 
     runs: int = 0
     """How many runs it has had."""
@@ -230,37 +252,47 @@ class SessionState(Record):
     letting_go: str | None = None
     """The run that was settled for a cancelled host which has not let go yet: the session stays busy."""
     cancel_deadline: int | None = None
-    """Epoch ms; when the active run, being cancelled, is settled by the service."""
+    """Epoch ms; the active run is being cancelled, and then settled by the service."""
     cancel_reason: str | None = None
     cancelled_children: list[str] = Field(default_factory=list[str])
     """Session ids of descendants that a running cancel or close took along."""
     queue_deadline: int | None = None
     """Epoch ms; when a queued run that nobody claimed fails."""
-    gone_at: int | None = None
 
     period: Period | None = None
     work: list[WorkLink] = Field(default_factory=list[WorkLink])
-    """What runs of the open period left running."""
-    early_work: dict[str, dict[str, object]] = Field(default_factory=dict[str, dict[str, object]])
-    """work.finish that came before the settle that names the work, by work_id."""
+    """What runs left running, those of closed periods included."""
+    early_work: dict[str, EarlyWork] = Field(default_factory=dict[str, EarlyWork])
+    """By work_id: ends that came before the settle of the active run."""
     children: list[ChildLink] = Field(default_factory=list[ChildLink])
     """Children of the open period whose report is not decided."""
     inbox: list[InboxEntry] = Field(default_factory=list[InboxEntry])
-    """Reports and finished work that are not handled."""
+    """Reports and finished work that are not handled, as far as something depends on them."""
+    taken: list[str] = Field(default_factory=list[str])
+    """Items of any kind that were handled, or became a run's cause, and that INBOX may still show."""
 
     wake_blocked: bool = False
     """It was cancelled: it wakes again only when it has been continued."""
     wake_failures: int = 0
+    """How many wake runs failed in a row."""
     wake_not_before: int | None = None
     """Epoch ms; after a wake run that failed the next waits."""
 
     done: list[DoneCommand] = Field(default_factory=list[DoneCommand])
     """The last commands carried out here, newest last."""
+    unwaking: list[str] = Field(default_factory=list[str])
+    """The last periods that a cancel or a close closed: their reports wake nobody."""
 
     closed_period: ClosedPeriod | None = None
     """Set only by the entry that closes a period: the reporter decides from it."""
     held_period: HeldPeriod | None = None
-    """Set only by an entry after which a report is held."""
+    """Set only by an entry after which a report is held for another reason than before."""
+
+    def carried(self) -> "SessionState":
+        """The state for the next decision: without what only its own entry says."""
+        if self.closed_period is None and self.held_period is None:
+            return self
+        return self.model_copy(update={"closed_period": None, "held_period": None})
 
     @property
     def status(self) -> SessionStatus:
@@ -275,9 +307,17 @@ class SessionState(Record):
         session can always be run again."""
         return self.closed_at is None and (self.host is Host.RUNNER or self.live)
 
+    @property
+    def cancelling(self) -> bool:
+        """Whether its active run was asked to end."""
+        return self.cancel_deadline is not None
+
     def pending(self) -> list[PendingItem]:
         """What the open period waits for besides runs and items."""
-        return [PendingItem(id=w.work_id, kind=w.kind, label=w.label) for w in self.work] + [
+        if self.period is None:
+            return []
+        work = [w for w in self.work if w.period_id == self.period.period_id]
+        return [PendingItem(id=w.work_id, kind=w.kind, label=w.label) for w in work] + [
             PendingItem(id=c.session_id, kind=WorkKind.SESSION, label=c.label) for c in self.children
         ]
 
@@ -304,7 +344,7 @@ class SessionState(Record):
             history_seq=self.history_seq,
             created_at=self.created_at,
             updated_at=self.updated_at,
-            meta=self.meta,  # pyright: ignore[reportArgumentType]
+            meta=self.meta,
         )
 
 
@@ -315,8 +355,14 @@ class ReportState(Record):
     """The report of one period."""
 
     period_id: str
-    status: str
-    """held, delivered or suppressed."""
+    session_id: str = ""
+    ancestors: list[str] = Field(default_factory=list[str])
+    """Of the session, from the root to the parent: who may read the report."""
+    status: ReportStatus
+    """Held, or decided for good."""
     reason: str | None = None
     pending: list[PendingItem] = Field(default_factory=list[PendingItem])
     created_at: int
+    """Epoch ms."""
+    entry_seq: int = 0
+    """The session's entry that it was decided from: an older one that comes later says nothing new."""
