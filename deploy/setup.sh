@@ -36,8 +36,11 @@ apt_install() {
   say "apt-get install $*"
   apt="apt-get -qq -o DPkg::Lock::Timeout=300"
   export DEBIAN_FRONTEND=noninteractive
-  $apt install -y --no-install-recommends "$@" >/dev/null 2>&1 ||
-    { $apt update && $apt install -y --no-install-recommends "$@" >/dev/null; }
+  told=$(mktemp)
+  $apt install -y --no-install-recommends "$@" >"$told" 2>&1 ||
+    { $apt update && $apt install -y --no-install-recommends "$@"; } >"$told" 2>&1 ||
+    { cat "$told" >&2; rm -f "$told"; return 1; }
+  rm -f "$told"
 }
 
 make_venv() {

@@ -193,7 +193,9 @@ def _last_words(log: Path) -> str:
             lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return ""
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    # Of a framed error the last line is only its frame.
+    spoken = (line.strip(" │") for line in reversed(lines) if any(map(str.isalnum, line)))
+    last = next(spoken, "")
     return f' (its log ends: "{last[:160]}")' if last else ""
 
 
