@@ -27,6 +27,9 @@ MAX_ACK_PENDING: Final = 512
 DISPATCH_ACK_WAIT_MS: Final = 30_000
 """WIRE.md, DISPATCH."""
 
+ANSWERS: Final = "cmd.*.question.answer"
+"""Answers in COMMANDS: those still there are not handled yet."""
+
 TIMERS_ALL: Final = "timers.>"
 TIMERS_DUE_QUESTIONS: Final = "timers.due.question.>"
 TIMERS_DUE_SESSIONS: Final = "timers.due.session.>"

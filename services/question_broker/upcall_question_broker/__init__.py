@@ -1,1 +1,1 @@
-"""The question broker: one structured question of a child run to its parent, and its one end."""
+"""The question broker: one open question a run, one end a question."""

@@ -35,7 +35,7 @@ Park = Callable[[Msg], Awaitable[None]]
 
 
 class Deliveries:
-    """Works on the messages of one consumer side by side; what takes long is not delivered again meanwhile."""
+    """Works on the messages of one consumer side by side; a slow one is not delivered again meanwhile."""
 
     def __init__(
         self, consumer: str, handle: Handle, dead: DeadLetters, on_parked: Park | None = None

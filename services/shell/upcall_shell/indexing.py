@@ -1,4 +1,4 @@
-"""Keeps a service's index in Redis whole: rebuilt at the start, after a flush, and after a write that failed."""
+"""Keeps a service's index in Redis whole: rebuilt at the start, after a flush, after a write that failed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ _LOOK_S = 0.5
 
 
 class IndexKeeper:
-    """One service's index. `rebuild` reads the log and writes all of it; it may run beside other instances'."""
+    """One service's index. `rebuild` writes all of it from the log; it may run beside other instances'."""
 
     def __init__(self, gate: RedisGate, service: str, rebuild: Callable[[], Awaitable[None]]) -> None:
         self._gate = gate

@@ -10,6 +10,7 @@ import nats.errors
 import structlog
 from faststream import AckPolicy, FastStream
 from faststream.nats import JStream, NatsBroker, NatsMessage
+from faststream.security import BaseSecurity, SASLPlaintext
 from nats.aio.client import Client
 
 from upcall_contracts import streams, subjects
@@ -55,10 +56,7 @@ class Service:
             disconnected_cb=self._disconnected,
             reconnected_cb=self._reconnected,
             error_cb=self._nats_error,
-            user=settings.nats_user,
-            password=settings.nats_password,
-            user_credentials=settings.nats_creds,
-            tls=_tls(settings),
+            security=_security(settings),
         )
         self._client: Client | None = None
         self.log = self.stream(streams.LOG)
@@ -111,7 +109,7 @@ class Service:
         self._deliveries.append(deliveries)
 
         async def take(message: NatsMessage) -> None:
-            await deliveries.accept(message.raw_message)  # pyright: ignore[reportArgumentType]
+            await deliveries.accept(message.raw_message)
 
         self.broker.subscriber(
             definition.filters[0],
@@ -127,7 +125,7 @@ class Service:
         self._query_desks.append(desk)
 
         async def take(message: NatsMessage) -> None:
-            await desk.accept(message.raw_message)  # pyright: ignore[reportArgumentType]
+            await desk.accept(message.raw_message)
 
         for noun in sorted({noun for noun, _ in handlers}):
             self.broker.subscriber(
@@ -242,6 +240,13 @@ class Service:
 
     async def _nats_error(self, error: Exception) -> None:
         logger.warning("nats error", error=repr(error))
+
+
+def _security(settings: ShellSettings) -> BaseSecurity | None:
+    context = _tls(settings)
+    if settings.nats_user is not None:
+        return SASLPlaintext(settings.nats_user, settings.nats_password or "", ssl_context=context)
+    return BaseSecurity(ssl_context=context) if context is not None else None
 
 
 def _tls(settings: ShellSettings) -> ssl.SSLContext | None:

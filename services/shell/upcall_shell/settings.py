@@ -13,8 +13,6 @@ class ShellSettings(BaseSettings):
     """One URL, or several separated by commas."""
     nats_user: str | None = None
     nats_password: str | None = None
-    nats_creds: str | None = None
-    """Path of a credentials file."""
     nats_tls_ca: str | None = None
     """Path of the CA that signed the server's certificate; set, the connection uses TLS."""
     nats_tls_cert: str | None = None

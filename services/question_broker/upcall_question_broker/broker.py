@@ -1,0 +1,312 @@
+"""Load, decide, commit: what every handler of the broker goes through. Nothing is decided here."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import structlog
+
+from upcall_contracts import refusals, streams, subjects
+from upcall_contracts.commands import QuestionAnswer, QuestionAsk, QuestionCancel
+from upcall_contracts.errors import Refusal
+from upcall_contracts.ids import derive_id
+from upcall_contracts.log import CommandMark
+from upcall_contracts.records import QuestionRecord, QuestionStatus
+from upcall_contracts.states import SessionState
+from upcall_shell.commands import Command
+from upcall_shell.delivery import Again
+from upcall_shell.errors import Conflict, Unavailable
+from upcall_shell.redis_gate import RedisGate
+from upcall_shell.timers import Timers
+
+from .decisions import ending
+from .decisions.answering import decide_answer, late_refusal
+from .decisions.asking import AskFacts, AskRules, decide_ask, refuse_early
+from .decisions.cancelling import decide_cancel
+from .decisions.outcomes import Decided, EndFirst, Repeated
+from .index import QuestionIndex
+from .metrics import count_end
+from .stores import Loaded, PendingAnswers, Questions, Sessions
+
+logger = structlog.get_logger()
+
+_TRIES = 50  # conflicts in a row before a message is delivered again
+_LOOK_AGAIN_MS = 50  # an answer stored in time is still to be handled
+_UNBORN_FOR_MS = 30_000  # a deadline is set before its question: so long it may fire early
+
+Result = QuestionRecord | Refusal | Again
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """A run's questions, and the two sessions that they rest on."""
+
+    loaded: Loaded
+    record: QuestionRecord | None
+    child: SessionState | None
+    parent: SessionState | None
+
+
+class Broker:
+    """The broker's work, without the wire."""
+
+    def __init__(
+        self,
+        questions: Questions,
+        sessions: Sessions,
+        index: QuestionIndex,
+        pending: PendingAnswers,
+        timers: Timers,
+        gate: RedisGate,
+        rules: AskRules,
+    ) -> None:
+        self._questions = questions
+        self._sessions = sessions
+        self._index = index
+        self._pending = pending
+        self._timers = timers
+        self._gate = gate
+        self._rules = rules
+
+    # Asking
+
+    async def ask(self, command: Command[QuestionAsk], *, overloaded: bool) -> Result:
+        """Ask a question: the record as it stands, or why not."""
+        body, run_id = command.body, command.body.run_id
+        early = refuse_early(body)
+        if early is not None:
+            return early
+        request_id = derive_id("q_", command.caller, "question.ask", command.command_id)
+        async with self._gate.lock(f"question:{run_id}"):
+            outcome = await self._ask_decided(command, request_id, overloaded=overloaded)
+            if not isinstance(outcome, QuestionRecord):
+                return outcome
+            if outcome.status is not QuestionStatus.WAITING:
+                return outcome
+            return await self._look_again(run_id, outcome)
+
+    async def _ask_decided(
+        self, command: Command[QuestionAsk], request_id: str, *, overloaded: bool
+    ) -> Result:
+        run_id, now, mark = command.body.run_id, command.stored_at, command.mark()
+        elsewhere = command.given_id is not None and await self._index.other_run_of_question(
+            request_id, run_id
+        )
+        for attempt in range(_TRIES):
+            loaded = await self._questions.load(run_id, fresh=attempt > 0)
+            facts = await self._ask_facts(run_id, loaded, elsewhere=elsewhere)
+            decided = decide_ask(facts, command.caller, command.body, mark, request_id, now, self._rules)
+            if isinstance(decided, Refusal) and attempt == 0 and loaded.seq:
+                continue  # what this process remembers may be old: no refusal rests on it
+            if isinstance(decided, Decided):
+                if overloaded:
+                    return refusals.overloaded()
+                await self._set_deadline(decided.record)
+            result = await self._carry_out(run_id, loaded, decided, now, mark)
+            if result is not None:
+                return result
+        raise Unavailable(f"too many conflicts on the questions of {run_id}")
+
+    async def _ask_facts(self, run_id: str, loaded: Loaded, *, elsewhere: bool) -> AskFacts:
+        child = await self._sessions.load(await self._index.session_of_run(run_id))
+        run, parent, open_question = await asyncio.gather(
+            self._sessions.run(child, run_id),
+            self._sessions.load(child.parent_session_id if child is not None else None),
+            self._open(run_id, loaded),
+        )
+        return AskFacts(child, run, parent, loaded.state, open_question, elsewhere)
+
+    async def _set_deadline(self, record: QuestionRecord) -> None:
+        """Schedule the deadline, before the question is there: without it, it does no harm."""
+        timer = streams.question_timer(record.request_id)
+        await self._timers.set(timer, record.expires_at or 0, {"run_id": record.child_run_id})
+
+    async def _look_again(self, run_id: str, record: QuestionRecord) -> QuestionRecord:
+        """What the ask rests on may have ended between reading it and storing the question."""
+        ended = await self.end_owed(run_id, time.time_ns() // 1_000_000)
+        if ended is not None and ended.request_id == record.request_id:
+            return ended
+        return record
+
+    async def _open(self, run_id: str, loaded: Loaded) -> QuestionRecord | None:
+        waiting = loaded.state.waiting() if loaded.state is not None else None
+        return None if waiting is None else await self._questions.record(run_id, waiting.request_id, loaded)
+
+    # Answering and cancelling
+
+    async def answer(self, command: Command[QuestionAnswer]) -> Result:
+        """Answer a question: the record as it stands, or why not."""
+        body = command.body
+        run_id = await self._index.run_of_question(body.request_id)
+        if run_id is None:
+            return refusals.unknown_request(body.request_id)
+        mark = command.mark()
+        async with self._gate.lock(f"question:{run_id}"):
+            for attempt in range(_TRIES):
+                around = await self._around(run_id, body.request_id, fresh=attempt > 0)
+                decided = decide_answer(
+                    around.loaded.state,
+                    around.record,
+                    around.child,
+                    around.parent,
+                    command.caller,
+                    body,
+                    mark,
+                    command.stored_at,
+                )
+                if isinstance(decided, Refusal) and attempt == 0:
+                    continue  # what this process remembers may be old: no refusal rests on it
+                result = await self._carry_out(run_id, around.loaded, decided, command.stored_at, mark)
+                if result is not None:
+                    return result
+        raise Unavailable(f"too many conflicts on the questions of {run_id}")
+
+    async def cancel(self, command: Command[QuestionCancel]) -> Result:
+        """Cancel a question: the record as it stands, or why not."""
+        body = command.body
+        run_id = body.run_id or await self._index.run_of_question(body.request_id or "")
+        if run_id is None:
+            return refusals.unknown_request(body.request_id or "")
+        mark = command.mark()
+        async with self._gate.lock(f"question:{run_id}"):
+            for _ in range(_TRIES):
+                around = await self._around(run_id, body.request_id)
+                decided = decide_cancel(
+                    around.loaded.state,
+                    around.record,
+                    around.child,
+                    around.parent,
+                    command.caller,
+                    body,
+                    mark,
+                    command.stored_at,
+                )
+                result = await self._carry_out(run_id, around.loaded, decided, command.stored_at, mark)
+                if result is not None:
+                    return result
+        raise Unavailable(f"too many conflicts on the questions of {run_id}")
+
+    async def _around(self, run_id: str, request_id: str | None, *, fresh: bool = True) -> Around:
+        """Load what a decision on a question rests on; without a request_id, the one that waits."""
+        loaded = await self._questions.load(run_id, fresh=fresh)
+        if loaded.state is None:
+            return Around(loaded, None, None, None)
+        if request_id is None:
+            record = await self._open(run_id, loaded)
+        else:
+            record = await self._questions.record(run_id, request_id, loaded)
+        child, parent = await asyncio.gather(
+            self._sessions.load(loaded.state.session_id),
+            self._sessions.load(loaded.state.parent_session_id),
+        )
+        return Around(loaded, record, child, parent)
+
+    async def _carry_out(
+        self,
+        run_id: str,
+        loaded: Loaded,
+        decided: Decided | Repeated | EndFirst | Refusal,
+        now: int,
+        mark: CommandMark,
+    ) -> Result | None:
+        """Store what was decided; None: decide again."""
+        if isinstance(decided, Refusal):
+            return decided
+        if isinstance(decided, Repeated):
+            record = await self._questions.record(run_id, decided.request_id, loaded)
+            if record is not None:
+                await self._index.note(record)
+            return record if record is not None else refusals.unknown_request(decided.request_id)
+        if isinstance(decided, EndFirst):
+            return await self._end_first(loaded, decided.end, now)
+        try:
+            record = await self._commit(loaded, decided, now, mark)
+        except Conflict:
+            return None
+        if decided.late is not None:
+            return late_refusal(record)
+        await self._index.note(record)
+        return record
+
+    # Ends that no command asks for
+
+    async def end_owed(self, run_id: str, now: int) -> QuestionRecord | None:
+        """End the run's open question if it is owed an end at epoch ms `now`; the record if there was one.
+
+        Raises Unavailable while an answer that was stored in time is still to be handled.
+        """
+        for _ in range(_TRIES):
+            around = await self._around(run_id, None)
+            if around.loaded.state is None or around.record is None:
+                return None
+            end = ending.owed(around.loaded.state, around.record, around.child, around.parent, now)
+            if end is None:
+                return around.record
+            if await self._end_first(around.loaded, end, now) is not None:
+                raise Unavailable("an answer that was stored in time is still to be handled")
+        raise Unavailable(f"too many conflicts on the questions of {run_id}")
+
+    async def end_owed_locked(self, run_id: str, now: int) -> None:
+        """The same, for who does not hold the run's lock."""
+        async with self._gate.lock(f"question:{run_id}"):
+            await self.end_owed(run_id, now)
+
+    async def end_of_parent(self, parent_session_id: str, now: int) -> None:
+        """The parent closed, or its host is gone: end what its children ask it."""
+        for request_id in await self._index.candidates(parent_session_id, waiting=True):
+            run_id = await self._index.run_of_question(request_id)
+            if run_id is not None:
+                await self.end_owed_locked(run_id, now)
+
+    async def deadline(self, request_id: str, run_id: str, fired_at: int) -> Again | None:
+        """The deadline of a question has fired, at epoch ms `fired_at`."""
+        async with self._gate.lock(f"question:{run_id}"):
+            for _ in range(_TRIES):
+                loaded = await self._questions.load(run_id)
+                record = await self._questions.record(run_id, request_id, loaded)
+                if record is None or loaded.state is None:
+                    unborn = time.time_ns() // 1_000_000 - fired_at < _UNBORN_FOR_MS
+                    return Again(500) if unborn else None
+                if record.status is not QuestionStatus.WAITING:
+                    await self._index.note(record)
+                    return None
+                left = (record.expires_at or 0) - fired_at
+                if left > 0:
+                    return Again(left)
+                again = await self._end_first(
+                    loaded, ending.timed_out(loaded.state, record, fired_at), fired_at
+                )
+                if again is not None:
+                    return again
+        raise Unavailable(f"too many conflicts on the questions of {run_id}")
+
+    async def _end_first(self, loaded: Loaded, end: Decided, now: int) -> Again | None:
+        """Store an end; a timeout only if no answer that was stored in time is still to be handled."""
+        if end.record.status is QuestionStatus.TIMED_OUT:
+            expires_at = end.record.expires_at or 0
+            if await self._pending.stored_before(end.record.request_id, expires_at, streams.ANSWERS):
+                return Again(_LOOK_AGAIN_MS)
+        try:
+            record = await self._commit(loaded, end, now, None)
+        except Conflict:
+            return None
+        await self._index.note(record)
+        return None
+
+    async def _commit(
+        self, loaded: Loaded, decided: Decided, now: int, mark: CommandMark | None
+    ) -> QuestionRecord:
+        record = await self._questions.append(decided, expected=loaded.seq, now=now, mark=mark)
+        count_end(decided, now)
+        logger.info(
+            "question " + decided.event,
+            request_id=record.request_id,
+            run_id=record.child_run_id,
+            session_id=record.child_session_id,
+        )
+        return record
+
+
+def topic_of(record: QuestionRecord) -> str:
+    """The topic on which a question's events appear."""
+    return subjects.run_topic(record.child_run_id or "")

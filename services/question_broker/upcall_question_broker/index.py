@@ -1,0 +1,151 @@
+"""The broker's index in Redis: from ids to aggregates, and lists. Who reads it checks it against the log."""
+
+from collections import OrderedDict
+from typing import Any, Final, cast
+
+from redis.asyncio import Redis
+
+from upcall_contracts import keys
+from upcall_contracts.records import QuestionRecord, QuestionStatus
+from upcall_shell.indexing import IndexKeeper
+from upcall_shell.redis_gate import RedisGate
+
+from .stores import Questions, Sessions
+
+SERVICE: Final = "question_broker"
+_CACHED: Final = 100_000
+_BATCH: Final = 500
+
+
+class Known:
+    """Facts that never change once they are known, kept in the process."""
+
+    def __init__(self) -> None:
+        self._facts: OrderedDict[str, str] = OrderedDict()
+
+    def get(self, key: str) -> str | None:
+        """What is known."""
+        return self._facts.get(key)
+
+    def put(self, key: str, value: str) -> str:
+        """Remember."""
+        self._facts[key] = value
+        if len(self._facts) > _CACHED:
+            self._facts.popitem(last=False)
+        return value
+
+
+class QuestionIndex:
+    """Finds a question's run, a run's session, and the questions of a list."""
+
+    def __init__(self, gate: RedisGate, questions: Questions, sessions: Sessions) -> None:
+        self._gate = gate
+        self._questions = questions
+        self._sessions = sessions
+        self._known = Known()
+        self.keeper = IndexKeeper(gate, SERVICE, self._rebuild)
+
+    async def session_of_run(self, run_id: str) -> str | None:
+        """The session of a run; None if there is no such run."""
+        key = keys.run_session(run_id)
+        return await self._find(key) or self._remember(key, await self._sessions.find_session(run_id))
+
+    async def run_of_question(self, request_id: str) -> str | None:
+        """The run of a question; None if there is no such question."""
+        key = keys.question_run(request_id)
+        return await self._find(key) or self._remember(key, await self._questions.find_run(request_id))
+
+    async def other_run_of_question(self, request_id: str, run_id: str) -> bool:
+        """Whether a question that this run is about to ask was asked by another run before.
+
+        Where the index is whole its silence is believed; else the log is searched.
+        """
+        key = keys.question_run(request_id)
+
+        async def look(redis: Redis) -> tuple[Any, ...]:
+            return tuple(await redis.mget(key, keys.ready(SERVICE)))
+
+        found = await self._gate.attempt(look)
+        if found is not None and found[0] is None and found[1] is not None:
+            return False
+        run = await self._questions.find_run(request_id)
+        return run is not None and run != run_id
+
+    async def _find(self, key: str) -> str | None:
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        found = await self._gate.attempt(lambda r: r.get(key))
+        return self._known.put(key, cast(bytes, found).decode()) if found else None
+
+    def _remember(self, key: str, value: str | None) -> str | None:
+        return None if value is None else self._known.put(key, value)
+
+    async def note(self, record: QuestionRecord) -> None:
+        """Bring the index up to a record."""
+        self._known.put(keys.question_run(record.request_id), record.child_run_id or "")
+
+        async def write(redis: Redis) -> list[Any]:
+            pipe = redis.pipeline(transaction=False)
+            _write(pipe, record)
+            return await pipe.execute()
+
+        await self.keeper.write(write)
+
+    async def candidates(self, parent_session_id: str | None, *, waiting: bool) -> list[str]:
+        """Ids of questions, oldest first, for a parent session or for all; may hold too many."""
+        names = _list_names(parent_session_id, waiting=waiting)
+
+        async def look(redis: Redis) -> list[Any]:
+            pipe = redis.pipeline(transaction=True)
+            pipe.exists(keys.ready(SERVICE))
+            for name in names:
+                pipe.zrange(name, 0, -1)
+            return await pipe.execute()
+
+        found = await self._gate.attempt(look)
+        if found is not None and found[0]:
+            return [cast(bytes, each).decode() for each in found[-1]]
+        return await self._candidates_from_log(parent_session_id, waiting=waiting)
+
+    async def _candidates_from_log(self, parent_session_id: str | None, *, waiting: bool) -> list[str]:
+        last: dict[str, QuestionRecord] = {}
+        async for record in self._questions.all():
+            if parent_session_id in {None, record.parent_session_id}:
+                last[record.request_id] = record
+                self._known.put(keys.question_run(record.request_id), record.child_run_id or "")
+        kept = [r for r in last.values() if not waiting or r.status is QuestionStatus.WAITING]
+        return [r.request_id for r in sorted(kept, key=lambda r: (r.created_at or 0, r.request_id))]
+
+    async def _rebuild(self) -> None:
+        last: dict[str, QuestionRecord] = {}
+        async for record in self._questions.all():
+            last[record.request_id] = record
+        records = list(last.values())
+        for begin in range(0, len(records), _BATCH):
+            batch = records[begin : begin + _BATCH]
+
+            async def write(redis: Redis, batch: list[QuestionRecord] = batch) -> list[Any]:
+                pipe = redis.pipeline(transaction=False)
+                for record in batch:
+                    _write(pipe, record)
+                return await pipe.execute()
+
+            await self._gate.attempt(write)
+
+
+def _list_names(parent_session_id: str | None, *, waiting: bool) -> list[str]:
+    if parent_session_id is not None:
+        return [keys.questions_of_parent(parent_session_id)]
+    return [keys.questions_open() if waiting else keys.questions_all()]
+
+
+def _write(pipe: Any, record: QuestionRecord) -> None:
+    place = {record.request_id: record.created_at or 0}
+    pipe.set(keys.question_run(record.request_id), record.child_run_id or "")
+    pipe.zadd(keys.questions_of_parent(record.parent_session_id or ""), place)
+    pipe.zadd(keys.questions_all(), place)
+    if record.status is QuestionStatus.WAITING:
+        pipe.zadd(keys.questions_open(), place)
+    else:
+        pipe.zrem(keys.questions_open(), record.request_id)

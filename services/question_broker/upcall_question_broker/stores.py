@@ -1,0 +1,218 @@
+"""What the broker reads from the log and appends to it."""
+
+import asyncio
+import json
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from upcall_contracts import log, texts
+from upcall_contracts.events import EVENT_TYPES, Family, Item
+from upcall_contracts.log import CommandMark, Entry
+from upcall_contracts.records import ItemKind, QuestionRecord, QuestionStatus, RunRecord
+from upcall_contracts.states import QuestionsState, SessionState
+from upcall_shell.jetstream import Stored, StreamClient
+
+from .decisions.outcomes import Decided
+
+_CACHED: Final = 50_000
+
+QuestionEntry = Entry[QuestionsState]
+SessionEntry = Entry[SessionState]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The questions of a run, as they stand at a sequence of the log."""
+
+    seq: int
+    """The last sequence under the guard; 0 if the run has asked nothing."""
+    state: QuestionsState | None = None
+    last: QuestionRecord | None = None
+    """The record in the last entry: often the one that is wanted."""
+
+
+class Questions:
+    """The aggregate of a run's questions."""
+
+    def __init__(self, stream: StreamClient) -> None:
+        self._stream = stream
+        self._cache: OrderedDict[str, Loaded] = OrderedDict()
+
+    async def load(self, run_id: str, *, fresh: bool = True) -> Loaded:
+        """The questions of a run. Not `fresh`, what this process knows will do: a guard then decides."""
+        known = None if fresh else self._cache.get(run_id)
+        if known is not None:
+            return known
+        stored = await self._stream.last(log.question_guard(run_id))
+        if stored is None:
+            return Loaded(0)
+        entry = QuestionEntry.model_validate_json(stored.body)
+        return self._keep(run_id, Loaded(stored.seq, entry.state, QuestionRecord.model_validate(entry.data)))
+
+    async def record(self, run_id: str, request_id: str, loaded: Loaded) -> QuestionRecord | None:
+        """One question of a run that is loaded."""
+        if loaded.last is not None and loaded.last.request_id == request_id:
+            return loaded.last
+        if loaded.state is None or all(q.request_id != request_id for q in loaded.state.questions):
+            return None
+        stored = await self._stream.last(log.question_filter(run_id, request_id))
+        return None if stored is None else read_record(stored)
+
+    async def append(
+        self, decided: Decided, *, expected: int, now: int, mark: CommandMark | None
+    ) -> QuestionRecord:
+        """Store a decision; Conflict if another came first. `now` is its time in epoch ms."""
+        record, state = decided.record, decided.state
+        data = record.to_wire()
+        if decided.late is not None:
+            data["late"] = decided.late.to_wire()
+        entry = QuestionEntry(
+            event_id="e_" + uuid.uuid4().hex,
+            type=EVENT_TYPES[Family.QUESTION, decided.event].value,
+            time=now,
+            run_id=state.run_id,
+            session_id=state.session_id,
+            parent_run_id=state.parent_run_id,
+            parent_session_id=state.parent_session_id,
+            root_session_id=record.root_session_id,
+            agent=record.agent,
+            task_id=record.task_id,
+            data=data,
+            item=_item(record),
+            state=state,
+            command=mark,
+        )
+        subject = log.question_event(
+            state.run_id,
+            record.request_id,
+            decided.event,
+            state.session_id,
+            state.parent_run_id,
+            state.parent_session_id,
+        )
+        guard = log.question_guard(state.run_id)
+        self._cache.pop(state.run_id, None)
+        seq = await self._stream.append(
+            subject,
+            entry.model_dump_json(exclude={"history"}).encode(),
+            guard=guard,
+            expected=expected,
+            event_id=entry.event_id,
+        )
+        self._keep(state.run_id, Loaded(seq, state, record))
+        return record
+
+    async def find_run(self, request_id: str) -> str | None:
+        """The run of a question, searched for in the whole log: only where the index doesn't know it."""
+        stored = await self._stream.last(log.question_anywhere_filter(request_id))
+        return None if stored is None else log.tokens(stored.subject)[1]
+
+    async def all(self) -> AsyncIterator[QuestionRecord]:
+        """The questions of the whole log, each event's record in order: the last one of an id counts."""
+        async for stored in self._stream.scan([log.QUESTION_GUARD_ALL]):
+            yield read_record(stored)
+
+    def _keep(self, run_id: str, loaded: Loaded) -> Loaded:
+        self._cache[run_id] = loaded
+        self._cache.move_to_end(run_id)
+        if len(self._cache) > _CACHED:
+            self._cache.popitem(last=False)
+        return loaded
+
+
+def read_record(stored: Stored) -> QuestionRecord:
+    """The question in an entry."""
+    return QuestionRecord.model_validate(json.loads(stored.body)["data"])
+
+
+def _item(record: QuestionRecord) -> Item:
+    return Item(
+        item_id=record.request_id,
+        kind=ItemKind.QUESTION,
+        text=texts.question_item_text(record) if record.status is QuestionStatus.WAITING else "",
+        wakes=record.status is QuestionStatus.WAITING,
+    )
+
+
+class Sessions:
+    """Sessions, as the broker reads them; it never writes one."""
+
+    def __init__(self, stream: StreamClient) -> None:
+        self._stream = stream
+        self._ancestors: OrderedDict[str, list[str]] = OrderedDict()
+
+    async def load(self, session_id: str | None) -> SessionState | None:
+        """A session as the leader has it; None if there is no such session."""
+        if session_id is None:
+            return None
+        stored = await self._stream.last(log.session_guard(session_id))
+        if stored is None:
+            return None
+        state = SessionEntry.model_validate_json(stored.body).state
+        self._ancestors[session_id] = state.ancestors
+        if len(self._ancestors) > _CACHED:
+            self._ancestors.popitem(last=False)
+        return state
+
+    async def run(self, session: SessionState | None, run_id: str) -> RunRecord | None:
+        """A run of a session, active or settled."""
+        if session is None:
+            return None
+        if session.run is not None and session.run.run_id == run_id:
+            return session.run
+        stored = await self._stream.last(log.run_filter(session.session_id, run_id))
+        return None if stored is None else RunRecord.model_validate(json.loads(stored.body)["data"])
+
+    async def line(self, session_id: str) -> list[SessionState]:
+        """A session and its ancestors."""
+        session = await self.load(session_id)
+        if session is None:
+            return []
+        above = await asyncio.gather(*[self.load(each) for each in session.ancestors])
+        return [session, *[each for each in above if each is not None]]
+
+    async def ancestors(self, session_id: str) -> list[str]:
+        """The ids of a session's ancestors, which never change."""
+        known = self._ancestors.get(session_id)
+        if known is not None:
+            return known
+        session = await self.load(session_id)
+        return session.ancestors if session is not None else []
+
+    async def find_session(self, run_id: str) -> str | None:
+        """The session of a run, searched for in the whole log: only where the index doesn't know it."""
+        stored = await self._stream.last(log.run_anywhere_filter(run_id))
+        return None if stored is None else log.tokens(stored.subject)[1]
+
+
+class PendingAnswers:
+    """Answers in COMMANDS that nobody has handled yet."""
+
+    def __init__(self, stream: StreamClient) -> None:
+        self._stream = stream
+
+    async def stored_before(self, request_id: str, at_ms: int, filter_: str) -> bool:
+        """Whether an answer to a question waits that was stored before epoch ms `at_ms`.
+
+        Looks at most at so many; if there are more, it says yes, and whoever asked looks again later.
+        """
+        seq = 1
+        for _ in range(256):
+            stored = await self._stream.next(filter_, seq)
+            if stored is None or stored.time_ms >= at_ms:
+                return False
+            if _names(stored.body, request_id):
+                return True
+            seq = stored.seq + 1
+        return True
+
+
+def _names(body: bytes, request_id: str) -> bool:
+    try:
+        parsed: Any = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(parsed, dict) and parsed.get("request_id") == request_id
