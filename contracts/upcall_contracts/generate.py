@@ -14,6 +14,7 @@ from typing import Any, cast
 from .asyncapi import asyncapi_document
 from .schema_files import json_schemas
 
+_CHECKOUT = Path(__file__).parents[1]
 _ABOUT = "Write the JSON Schemas and the AsyncAPI description, or check that they are what the models say."
 _PLAIN = re.compile(r"[A-Za-z_$/.][A-Za-z0-9_$/.{}-]*").fullmatch
 _TAKEN = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "."})
@@ -60,9 +61,11 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m upcall_contracts.generate", description=(__doc__ or "")[:101]
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail and name what has drifted")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "schemas", help="the folder")
+    parser.add_argument("--out", type=Path, default=_CHECKOUT / "schemas", help="the folder")
     options = parser.parse_args(arguments)
     folder = cast(Path, options.out)
+    if folder.parent == _CHECKOUT and not (_CHECKOUT / "pyproject.toml").is_file():
+        parser.error("this is no checkout: say with --out where the files are")
     if not options.check:
         write(folder)
         return 0

@@ -23,6 +23,10 @@ QUESTION_TIMEOUT_DEFAULT_MS: Final = 300_000  # 5 minutes
 LEASE_MIN_MS: Final = 1000  # 0, which means never gone, is allowed too
 LEASE_MAX_MS: Final = 86_400_000  # 1 day
 
+# Where a reply goes (ours: a longer subject would break the server's max_control_line of 4096 bytes, and with
+# it the connection of the service that replies).
+REPLY_SUBJECT_MAX_CHARS: Final = 1024
+
 # Queries (WIRE.md "Queries"; the default of 100 is ours, the wire gives the maximum only).
 WAIT_MAX_MS: Final = 60_000
 PAGE_DEFAULT: Final = 100

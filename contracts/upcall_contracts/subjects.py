@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .ids import is_token
+from .limits import REPLY_SUBJECT_MAX_CHARS
 
 REPLY_PREFIX: Final = "_INBOX."
 """Replies are published under this prefix and nowhere else."""
@@ -153,7 +154,9 @@ def dead(service: str) -> str:
 
 def is_reply_subject(subject: str) -> bool:
     """Say whether a reply may be published here: a literal subject under `_INBOX.`."""
-    if not subject.startswith(REPLY_PREFIX) or not subject.isascii() or not subject.isprintable():
+    if not subject.startswith(REPLY_PREFIX) or len(subject) > REPLY_SUBJECT_MAX_CHARS:
+        return False
+    if not subject.isascii() or not subject.isprintable():
         return False
     tokens = subject.split(".")
     return all(tokens) and not any(c in subject for c in " *>")

@@ -86,7 +86,7 @@ def report_item_text(report: ReportRecord) -> str:
 def work_item_text(work: WorkRecord) -> str:
     """The end of a session's own background work."""
     outcome = work.outcome.value if work.outcome else "unknown"
-    head = f"[background {work.kind.value} {_one_line(work.label or work.work_id)}] {outcome}"
+    head = f"[background {work.kind.value} {_shield(_one_line(work.label or work.work_id))}] {outcome}"
     return f"{head}\n{_shield(work.summary)}" if work.summary and work.summary.strip() else head
 
 

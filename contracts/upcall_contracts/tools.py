@@ -143,7 +143,7 @@ def tools_for(has_reachable_parent: bool) -> list[dict[str, Any]]:
 
 def ask_parent_command(arguments: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     """The body of question.ask for a call of `ask_parent`; a blank optional text is absent."""
-    return {"run_id": run_id, **_given(arguments, keep=("question", "why_blocked"))}
+    return {"run_id": run_id, **_given(arguments, ASK_PARENT)}
 
 
 def parent_question_command(
@@ -155,7 +155,7 @@ def parent_question_command(
     """
     if arguments.get("action") == "list":
         return "list", {}
-    body = _given(arguments, keep=("request_id",))
+    body = _given(arguments, PARENT_QUESTION)
     body.pop("action", None)
     if "answer" not in body and "selected_option" in body:
         body["answer"] = body["selected_option"]
@@ -166,16 +166,24 @@ def spawn_agent_command(
     arguments: Mapping[str, Any],
 ) -> tuple[Literal["spawn", "continue"], dict[str, Any]]:
     """What a call of `spawn_agent` asks for: session.spawn, or session.continue with a session_id."""
-    body = _given(arguments, keep=("agent", "task"))
+    body = _given(arguments, SPAWN_AGENT)
     return ("continue" if "session_id" in body else "spawn"), body
 
 
-def _given(arguments: Mapping[str, Any], keep: tuple[str, ...]) -> dict[str, Any]:
-    """The arguments without what a model only filled in: nulls and blank optional texts."""
+def _given(arguments: Mapping[str, Any], tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments without what a model made up or only filled in: other names, nulls and blank options.
+
+    Other names are dropped because some are fields of the command that are the harness's to set, such as
+    run_id. A required text stays, blank or not: the service says what is wrong with it.
+    """
+    schema = tool["input_schema"]
     return {
         name: value
         for name, value in arguments.items()
-        if name in keep or (value is not None and not (isinstance(value, str) and is_blank(value)))
+        if name in schema["properties"]
+        and (
+            name in schema["required"] or not (value is None or (isinstance(value, str) and is_blank(value)))
+        )
     }
 
 

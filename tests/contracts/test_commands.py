@@ -7,12 +7,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-import upcall_contracts
 from upcall_contracts.commands import COMMANDS
 from upcall_contracts.errors import Refusal
 from upcall_contracts.parsing import parse_body
 
-SCHEMAS = Path(upcall_contracts.__file__).parents[1] / "schemas"
+SCHEMAS = Path(__file__).parents[2] / "contracts" / "schemas"
 
 MINIMAL: dict[str, dict[str, Any]] = {
     "session.open": {"agent": "coder"},

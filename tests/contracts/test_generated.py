@@ -8,7 +8,6 @@ import jsonschema
 import pytest
 import yaml
 
-import upcall_contracts
 from upcall_contracts.asyncapi import asyncapi_document
 from upcall_contracts.commands import COMMANDS
 from upcall_contracts.errors import ok
@@ -18,7 +17,7 @@ from upcall_contracts.queries import QUERIES
 from upcall_contracts.records import QuestionRecord, RunRecord
 from upcall_contracts.refusals import session_busy
 
-SCHEMAS = Path(upcall_contracts.__file__).parents[1] / "schemas"
+SCHEMAS = Path(__file__).parents[2] / "contracts" / "schemas"
 
 
 def validator(path: str) -> Any:

@@ -27,8 +27,8 @@ FIELDS: dict[type[BaseModel], str] = {
     "error step_budget steps timeout_ms history_from history_to period_id queued_at started_at settled_at",
     QuestionRecord: "request_id status created_at updated_at expires_at parent_run_id parent_session_id "
     "child_run_id child_session_id root_session_id task_id agent description question why_blocked "
-    "options recommended_option can_continue_without_answer fallback timeout_ms answer rationale selected_option "
-    "action answered_at answered_by reason meta",
+    "options recommended_option can_continue_without_answer fallback timeout_ms answer rationale "
+    "selected_option action answered_at answered_by reason meta",
     ReportRecord: "period_id session_id parent_session_id parent_run_id root_session_id agent description "
     "task_id result outcome answer error runs work pending cancelled status reason for_run held_ms "
     "created_at delivered_at",

@@ -95,6 +95,8 @@ def test_every_noun_of_a_command_has_a_filter() -> None:
         ("_INBOX.a..b", False, "an empty token"),
         ("_INBOX.a b", False, "white space would be read as another argument of the protocol"),
         ("_INBOX.a\r\nPUB x 0", False, "a line break would be a line of the protocol"),
+        ("_INBOX." + "a" * 1017, True, "the longest"),
+        ("_INBOX." + "a" * 1018, False, "just over: the server would cut the connection"),
         ("_INBOX.é", False, "ASCII only"),
     ],
 )

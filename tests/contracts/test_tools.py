@@ -125,7 +125,8 @@ def test_a_call_of_spawn_agent(
 
 
 def test_a_call_of_ask_parent() -> None:
-    arguments = {"question": "Which?", "why_blocked": "", "fallback": "", "options": []}
+    """A model can't speak for another run, whatever it puts into its call."""
+    arguments = {"question": "Which?", "why_blocked": "", "fallback": "", "options": [], "run_id": "r9"}
     assert ask_parent_command(arguments, "r2") == {
         "run_id": "r2",
         "question": "Which?",
