@@ -1,0 +1,200 @@
+"""What the reporter reads and writes: the log, and its index in Redis."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from redis.asyncio import Redis
+
+from upcall_contracts import keys, log
+from upcall_contracts.log import Entry
+from upcall_contracts.records import RunRecord
+from upcall_contracts.states import ReportState, SessionState
+from upcall_shell.indexing import IndexKeeper
+from upcall_shell.jetstream import Stored, StreamClient
+from upcall_shell.redis_gate import RedisGate
+
+from .decisions import Decision
+
+SERVICE = "reporter"
+
+SessionEntry = Entry[SessionState]
+
+Place = tuple[int, str]
+"""Where a report stands in a list: created_at, and the period_id where two are of the same millisecond."""
+
+_REBUILD_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report as the log has it: the last entry of its period."""
+
+    seq: int
+    state: ReportState
+    data: dict[str, Any]
+    """The record, as JSON values."""
+
+    @property
+    def parent_session_id(self) -> str | None:
+        """Who is told."""
+        return self.data["parent_session_id"]
+
+    @property
+    def line(self) -> list[str]:
+        """The sessions from the root down to the one that is reported on."""
+        return [*self.state.ancestors, self.state.session_id]
+
+    @property
+    def place(self) -> Place:
+        """Where it stands in a list."""
+        return self.state.created_at, self.state.period_id
+
+
+def read_report(stored: Stored) -> Report:
+    """Read an entry of the log as a report."""
+    body = orjson.loads(stored.body)
+    return Report(stored.seq, ReportState.model_validate(body["state"]), body["data"])
+
+
+class ReportLog:
+    """Reports, and the sessions and runs they are decided from, in the log."""
+
+    def __init__(self, stream: StreamClient) -> None:
+        self._stream = stream
+
+    async def report(self, period_id: str) -> Report | None:
+        """A period's report; None where nothing is decided about it."""
+        stored = await self._stream.last(log.report_guard(period_id))
+        return read_report(stored) if stored else None
+
+    async def reports(self, period_ids: Iterable[str]) -> list[Report]:
+        """Those of these reports that there are."""
+        found = await asyncio.gather(*(self.report(period_id) for period_id in period_ids))
+        return [report for report in found if report]
+
+    async def session(self, session_id: str) -> SessionState | None:
+        """A session as it stands."""
+        stored = await self._stream.last(log.session_guard(session_id))
+        return SessionEntry.model_validate_json(stored.body).state if stored else None
+
+    async def run(self, session_id: str, run_id: str) -> RunRecord | None:
+        """A run as it stands."""
+        stored = await self._stream.last(log.run_filter(session_id, run_id))
+        return RunRecord.model_validate(orjson.loads(stored.body)["data"]) if stored else None
+
+    async def all(self) -> list[Report]:
+        """Every report."""
+        return await self._scan(log.REPORT_GUARD_ALL)
+
+    async def of_parent(self, session_id: str) -> list[Report]:
+        """The reports to a session."""
+        return await self._scan(f"log.report.*.*.*.*.{session_id}", f"log.report.*.*.*.*.*.{session_id}")
+
+    async def of_session(self, session_id: str) -> list[Report]:
+        """The reports on a session."""
+        on = f"log.report.*.*.*.{session_id}"
+        return await self._scan(on, f"{on}.*", f"{on}.*.*")
+
+    async def _scan(self, *filters: str) -> list[Report]:
+        last: dict[str, Report] = {}
+        async for stored in self._stream.scan(list(filters), last_per_subject=True):
+            report = read_report(stored)
+            known = last.get(report.state.period_id)
+            if known is None or known.seq < report.seq:
+                last[report.state.period_id] = report
+        return list(last.values())
+
+    async def append(self, period_id: str, decision: Decision, expected: int) -> None:
+        """Store a decision. Raises Conflict where another one about the period came first."""
+        left_out = {"history", "command"} | (set() if decision.entry.item else {"item"})
+        await self._stream.append(
+            decision.subject,
+            decision.entry.model_dump_json(exclude=left_out).encode(),
+            guard=log.report_guard(period_id),
+            expected=expected,
+            event_id=decision.entry.event_id,
+        )
+
+
+class ReportIndex:
+    """Which reports there are, by whom they go to, oldest first. All of it follows from the log."""
+
+    def __init__(self, gate: RedisGate, reports: ReportLog) -> None:
+        self._gate = gate
+        self._reports = reports
+        self.keeper = IndexKeeper(gate, SERVICE, self._rebuild)
+
+    async def add(self, report: ReportState, parent_session_id: str | None) -> None:
+        """Note a report; again does no harm."""
+        await self.keeper.write(lambda redis: _write(redis, [(report, parent_session_id)]))
+
+    async def forget(self, period_ids: Iterable[str], parent_session_id: str | None) -> None:
+        """Take out reports that the log has no more: their tree was purged."""
+        gone = list(period_ids)
+        names = [keys.reports_all()]
+        if parent_session_id:
+            names.append(keys.reports_of_parent(parent_session_id))
+        if gone:
+            await self._gate.attempt(lambda redis: _remove(redis, names, gone))
+
+    async def page(
+        self, parent_session_id: str | None, after: Place | None, limit: int
+    ) -> list[Place] | None:
+        """The next places of the list of a parent session, or of all; None where the index is not whole."""
+        name = keys.reports_of_parent(parent_session_id) if parent_session_id else keys.reports_all()
+        return await self._gate.attempt(lambda redis: _page(redis, name, after, limit))
+
+    async def sessions(self, period_ids: list[str]) -> list[str | None] | None:
+        """The session of each period, as far as it is known."""
+        names = [keys.period_session(period_id) for period_id in period_ids]
+        found: list[Any] | None = await self._gate.attempt(lambda redis: redis.mget(names))
+        return found if found is None else [value.decode() if value else None for value in found]
+
+    async def _rebuild(self) -> None:
+        reports = await self._reports.all()
+        for start in range(0, len(reports), _REBUILD_BATCH):
+            batch = [(r.state, r.parent_session_id) for r in reports[start : start + _REBUILD_BATCH]]
+            await self.keeper.write(lambda redis, batch=batch: _write(redis, batch))
+
+
+async def _write(redis: Redis, reports: list[tuple[ReportState, str | None]]) -> bool:
+    async with redis.pipeline(transaction=False) as pipe:
+        for report, parent_session_id in reports:
+            entry = {report.period_id: report.created_at}
+            pipe.set(keys.period_session(report.period_id), report.session_id)
+            pipe.zadd(keys.reports_all(), entry)
+            if parent_session_id:
+                pipe.zadd(keys.reports_of_parent(parent_session_id), entry)
+        await pipe.execute()
+    return True
+
+
+async def _remove(redis: Redis, names: list[str], period_ids: list[str]) -> bool:
+    async with redis.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.zrem(name, *period_ids)
+        pipe.delete(*map(keys.period_session, period_ids))
+        await pipe.execute()
+    return True
+
+
+async def _page(redis: Redis, name: str, after: Place | None, limit: int) -> list[Place] | None:
+    """Read in one transaction with the mark that the index is whole, so that no flush comes in between."""
+    score = after[0] if after else "-inf"
+    skip = 0
+    while True:
+        async with redis.pipeline(transaction=True) as pipe:
+            pipe.exists(keys.ready(SERVICE))
+            pipe.zrangebyscore(name, score, "+inf", start=skip, num=limit, withscores=True)
+            whole, rows = await pipe.execute()
+        if not whole:
+            return None
+        places = [(int(at), member.decode()) for member, at in rows]
+        found = [place for place in places if after is None or place > after]
+        # Redis orders equal scores by member, as Python orders ids: what is left out comes first.
+        if found or len(places) < limit:
+            return found
+        skip += limit
