@@ -70,6 +70,10 @@ class Deployment:
         pids = self.state().get("pids", {}).get(part, [])
         return [int(pid) for pid in (pids if isinstance(pids, list) else [pids])]
 
+    def _stands(self, part: str) -> bool:
+        pids = self.pids(part)
+        return bool(pids) and all(alive(pid) for pid in pids)
+
     def all_pids(self) -> list[int]:
         return [pid for part in PARTS for pid in self.pids(part)]
 
@@ -101,7 +105,7 @@ class Deployment:
         while time.monotonic() < deadline:
             if self.process is not None and self.process.poll() is not None:
                 raise AssertionError(f"the deployment ended with {self.process.returncode}: {self.tail()}")
-            if self.state().get("ready") and all(alive(pid) for pid in self.all_pids()):
+            if self.state().get("ready") and all(self._stands(part) for part in PARTS):
                 return
             time.sleep(0.05)
         raise AssertionError(f"the deployment was not ready within {within} s: {self.state()} {self.tail()}")

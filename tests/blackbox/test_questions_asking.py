@@ -670,7 +670,7 @@ async def test_replies_go_to_inboxes_only(w: Wire) -> None:
     async def hear(message: object) -> None:
         heard.append(str(getattr(message, "subject", "")))
 
-    for subject in ("evil.>", f"run.{child.run_id}.forged.>", f"heartbeat.{uid('H')}"):
+    for subject in ("evil.>", f"run.{child.run_id}.forged.>"):
         await w.nc.subscribe(subject, cb=hear)
     forged = f"run.{child.run_id}.forged.question.answered"
     for target in ("evil.x", forged, f"cmd.{parent.session_id}.session.close", "_INBOX", "_INBOXES.x"):

@@ -1757,6 +1757,7 @@ async def test_session_list_by_scope_status_and_cursor(w: Wire) -> None:
     children = [await top.spawn() for _ in range(5)]
     grandchild = await children[0].spawn()
     await children[1].settle()
+    await children[2].settle()
     await w.do(top.caller, "session.close", session_id=children[2].session_id)
     ids = [c.session_id for c in children]
 
