@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -672,6 +673,21 @@ async def test_append_and_settle_that_wait_in_vain_are_invalid(w: Wire) -> None:
     assert 25 < now() - began < 45
     assert await child.append("two") == 2
     shows(await child.settle(history_seq=2), outcome="completed")
+
+
+async def test_shuffled_appends_and_settle_end_in_order(quick: Wire) -> None:
+    """Forty appends and the settle sent at once, in any order, to two instances, read as they were meant."""
+    _, child = await quick.family(task="1")
+    appends = [
+        quick.do(child.caller, "run.append", run_id=child.run_id, messages=said(str(n)), **{"from": n})
+        for n in range(2, 42)
+    ]
+    random.Random(3).shuffle(appends)
+    settled, *results = await asyncio.gather(child.settle(history_seq=41), *appends)
+    shows(settled, outcome="completed", history_to=41)
+    assert max(result["history_seq"] for result in results) == 41
+    page = await quick.query(child.caller, "session.history", session_id=child.session_id)
+    assert [m["content"] for m in page["messages"]] == [str(n) for n in range(1, 42)]
 
 
 async def test_append_again_under_its_command_id_appends_once(w: Wire) -> None:
