@@ -21,11 +21,11 @@ setup: ## install the locked packages into .venv (every other target does so by 
 	@sh deploy/setup.sh
 
 test: setup ## run the tests (ARGS="-k name -x" goes to pytest)
-	@$(PY) -m pytest -q $(ARGS)
+	@$(PY) -m pytest $(ARGS)
 
 test-faults: export UPCALL_FAULTS = long
 test-faults: setup ## run the fault tests in their long form
-	@$(PY) -m pytest -q -m faults --timeout 900 $(ARGS)
+	@$(PY) -m pytest -m faults --timeout 900 $(ARGS)
 
 lint: setup ## format, and fix what can be fixed
 	@$(PY) -m ruff format --quiet

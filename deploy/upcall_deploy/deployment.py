@@ -15,6 +15,7 @@ from upcall_deploy.processes import Part, PartSpec
 from upcall_deploy.provision import provision_deployment
 from upcall_deploy.servers import nats_part, redis_part
 from upcall_deploy.statefile import DirectoryLock, UpState, last_pids
+from upcall_shell.settings import ShellSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Deployment:
         self._nats.start()
         self._redis.start()
         await self._nats.until_ready()
-        self._tell_changes(await provision_deployment(self.nats_url))
+        self._tell_changes(await provision_deployment(ShellSettings(nats_url=self.nats_url)))
         await self._redis.until_ready()
         for part in self._service_parts():
             part.start()
@@ -152,7 +153,7 @@ class Deployment:
         return Part(spec, log, say=self._say, changed=self._part_changed)
 
     def _part_changed(self, part: Part) -> None:
-        if part.pid is None and part in (self._nats, self._redis):
+        if part in (self._nats, self._redis) and not part.ready:
             # It may be back before the next look at the services, and they may not.
             for dependent in self._service_parts():
                 dependent.doubt()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 import nats.errors
 from nats.aio.client import Client
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
+
+from upcall_shell.settings import ShellSettings
+
+DEFAULT_PATIENCE = 30.0
 
 STREAM_NOT_FOUND = 10059
 CONSUMER_NOT_FOUND = 10014
@@ -68,29 +73,42 @@ class JetStreamApi:
 
 @asynccontextmanager
 async def connected(
-    url: str, *, credentials: str | None = None, patience: float = 30.0
+    settings: ShellSettings, *, patience: float = DEFAULT_PATIENCE
 ) -> AsyncIterator[JetStreamApi]:
-    """A connection of its own to NATS, waited for up to `patience` seconds."""
+    """A connection of its own, with the settings of a service, waited for up to `patience` seconds."""
     connection = Client()
     try:
         async with asyncio.timeout(patience):
             await connection.connect(
-                url,
+                settings.nats_servers(),
                 name="upcall-provision",
                 connect_timeout=2,
                 # Without an end: it is the timeout that ends a first connect that nobody answers.
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.1,  # pyright: ignore[reportArgumentType] - any fraction of a second will do
                 error_cb=_say_nothing,
-                user_credentials=credentials,
+                user=settings.nats_user,
+                password=settings.nats_password,
+                tls=_tls(settings),
             )
     except (TimeoutError, nats.errors.NoServersError, OSError) as error:
         await connection.close()
-        raise NotReadyError(f"NATS can't be reached at {url} (tried for {patience:g} s)") from error
+        raise NotReadyError(
+            f"NATS can't be reached at {settings.nats_url} (tried for {patience:g} s)"
+        ) from error
     try:
         yield JetStreamApi(connection, patience)
     finally:
         await connection.close()
+
+
+def _tls(settings: ShellSettings) -> ssl.SSLContext | None:
+    if settings.nats_tls_ca is None:
+        return None
+    context = ssl.create_default_context(cafile=settings.nats_tls_ca)
+    if settings.nats_tls_cert is not None:
+        context.load_cert_chain(settings.nats_tls_cert, settings.nats_tls_key)
+    return context
 
 
 async def _say_nothing(_: Exception) -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ HOST = "127.0.0.1"
 # server is down, a client that tries to reach it there could otherwise be given that very port for itself,
 # connect to itself, and keep the server from coming back.
 CANDIDATES = range(20000, 32000)
+SOON_S = 1.0
 
 
 class PortInUseError(Exception):
@@ -42,12 +44,16 @@ class Ports:
 
     def give(self, name: str, wanted: int | None = None) -> int:
         """The port of the part of this name; PortInUseError if the one asked for is taken."""
+        last = self._last.get(name)
+        if last is not None and wanted in (None, last):
+            # What an earlier start left there may be about to end.
+            _until_free(last)
         if wanted is not None and not is_free(wanted):
             raise PortInUseError(
                 f"port {wanted} of {HOST} is in use, so {name} can't have it: name another, or none, or stop "
                 "what listens there"
             )
-        port = wanted or self._last.get(name)
+        port = wanted or last
         if port is None or port in self._given.values() or (port != wanted and not is_free(port)):
             port = self._any()
         self._given[name] = port
@@ -63,6 +69,12 @@ class Ports:
             if port not in reserved and is_free(port):
                 return port
         raise PortInUseError(f"no port of {HOST} from {CANDIDATES.start} to {CANDIDATES.stop} is free")
+
+
+def _until_free(port: int) -> None:
+    deadline = time.monotonic() + SOON_S
+    while not is_free(port) and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _read(file: Path) -> Mapping[str, int]:

@@ -33,8 +33,8 @@ class PartSpec:
     url: str
     probe: Probe
     environment: Mapping[str, str]
-    end_patience: float = 10.0
-    """Seconds from SIGTERM to SIGKILL."""
+    end_patience: float = 25.0
+    """Seconds from SIGTERM to SIGKILL; a service may take 20 for what it has in hand."""
 
 
 def restart_delay(rapid_deaths: int, was_ready: bool) -> float:
@@ -107,11 +107,14 @@ class Part:
             started = time.monotonic()
             how = await self._run_once()
             if self._ending.is_set():
+                self._changed(self)
                 return
             rapid_deaths = rapid_deaths + 1 if time.monotonic() - started < RAPID_S else 0
             delay = restart_delay(rapid_deaths, self._was_ready)
             when = f"in {delay:.1f} s" if delay else "now"
             self._say(self.spec.name, f"{how}, starts again {when}")
+            if delay:
+                self._changed(self)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ending.wait(), delay)
 
@@ -134,7 +137,6 @@ class Part:
         # What it may have started itself would hold its port.
         self._signal(signal.SIGKILL)
         self.pid, self.ready = None, False
-        self._changed(self)
         return _how_it_ended(code) + (_last_words(self._log) if code > 0 else "")
 
     async def _spawn(self) -> Process:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from upcall_contracts.streams import CONSUMERS, STREAMS
 from upcall_deploy.differences import (
     Difference,
     consumer_differences,
@@ -24,15 +25,14 @@ from upcall_deploy.differences import (
 )
 from upcall_deploy.jetstream_api import (
     CONSUMER_NOT_FOUND,
+    DEFAULT_PATIENCE,
     STREAM_NOT_FOUND,
     ApiError,
     JetStreamApi,
     NotReadyError,
     connected,
 )
-
-DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
-DEFAULT_PATIENCE = 30.0
+from upcall_shell.settings import ShellSettings
 
 
 class StreamLike(Protocol):
@@ -186,17 +186,14 @@ async def _verify(
 
 
 async def provision_deployment(
-    url: str,
+    settings: ShellSettings,
     *,
     replicas: int = 1,
-    credentials: str | None = None,
     only_look: bool = False,
     patience: float = DEFAULT_PATIENCE,
 ) -> list[str]:
-    """Provision everything that the contracts define, on the NATS at `url`."""
-    from upcall_contracts.streams import CONSUMERS, STREAMS
-
-    async with connected(url, credentials=credentials, patience=patience) as api:
+    """Provision everything that the contracts define, on the NATS that the settings name."""
+    async with connected(settings, patience=patience) as api:
         return await provision(api, STREAMS, CONSUMERS, replicas=replicas, only_look=only_look)
 
 
@@ -204,23 +201,21 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m upcall_deploy.provision",
         description="Create and update Upcall's streams and consumers. Safe to run again at any time.",
+        epilog="Credentials and TLS are those of the services: UPCALL_NATS_USER and UPCALL_NATS_PASSWORD, "
+        "UPCALL_NATS_TLS_CA, _CERT and _KEY.",
     )
-    env = os.environ
-    parser.add_argument("--nats", metavar="URL", default=env.get("UPCALL_NATS_URL", DEFAULT_NATS_URL))
-    parser.add_argument("--credentials", metavar="FILE", default=env.get("UPCALL_NATS_CREDENTIALS") or None)
+    parser.add_argument("--nats", metavar="URL", help="default: UPCALL_NATS_URL, else nats://127.0.0.1:4222")
     parser.add_argument(
         "--replicas",
         metavar="N",
         type=int,
         choices=(1, 3, 5),
-        default=env.get("UPCALL_NATS_REPLICAS", "1"),
-        help="copies of each stream on a cluster: 1, 3 or 5",
+        default=os.environ.get("UPCALL_NATS_REPLICAS", "1"),
+        help="copies of each stream on a cluster: 1, 3 or 5 (env UPCALL_NATS_REPLICAS)",
     )
+    parser.add_argument("--check", action="store_true", help="only look; exit 1 if something would change")
     parser.add_argument(
-        "--check", action="store_true", help="change nothing; exit 1 if something would change"
-    )
-    parser.add_argument(
-        "--wait", metavar="SECONDS", type=float, default=DEFAULT_PATIENCE, help="for JetStream"
+        "--wait", metavar="S", type=float, default=DEFAULT_PATIENCE, help="seconds, for JetStream"
     )
     return parser.parse_args(arguments)
 
@@ -228,12 +223,12 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: all is as it should be. 1: with --check, something is not. 2: it can't be made so."""
     options = _arguments(arguments)
+    settings = ShellSettings(**({"nats_url": options.nats} if options.nats else {}))
     try:
         lines = asyncio.run(
             provision_deployment(
-                options.nats,
+                settings,
                 replicas=options.replicas,
-                credentials=options.credentials,
                 only_look=options.check,
                 patience=options.wait,
             )

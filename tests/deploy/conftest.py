@@ -10,6 +10,7 @@ from upcall_deploy.jetstream_api import JetStreamApi, connected
 from upcall_deploy.ports import Ports
 from upcall_deploy.processes import Part
 from upcall_deploy.servers import nats_part
+from upcall_shell.settings import ShellSettings
 
 
 @pytest.fixture
@@ -26,5 +27,5 @@ async def nats_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncI
 
 @pytest.fixture
 async def api(nats_server: Part) -> AsyncIterator[JetStreamApi]:
-    async with connected(nats_server.spec.url, patience=5) as api:
+    async with connected(ShellSettings(nats_url=nats_server.spec.url), patience=5) as api:
         yield api

@@ -13,6 +13,7 @@ from upcall_deploy.jetstream_api import JetStreamApi, NotReadyError, connected
 from upcall_deploy.ports import HOST, Ports
 from upcall_deploy.processes import Part
 from upcall_deploy.provision import ProvisioningError, main, provision
+from upcall_shell.settings import ShellSettings
 
 
 @dataclass(frozen=True)
@@ -138,11 +139,11 @@ async def test_what_the_server_refuses_is_an_error_that_says_what_to_do(api: Jet
 async def test_it_waits_for_a_server_that_is_still_starting(nats_server: Part) -> None:
     await nats_server.end()
     with pytest.raises(NotReadyError, match=f"NATS can't be reached at {nats_server.spec.url}"):
-        async with connected(nats_server.spec.url, patience=0.1):
+        async with connected(ShellSettings(nats_url=nats_server.spec.url), patience=0.1):
             pass
     later = Part(nats_server.spec, nats_server._log, say=lambda *_: None, changed=lambda _: None)
     asyncio.get_running_loop().call_later(0.3, later.start)
-    async with connected(nats_server.spec.url, patience=10) as api:
+    async with connected(ShellSettings(nats_url=nats_server.spec.url), patience=10) as api:
         assert await provision(api, (LOG,), ()) == ["stream LOG: created"]
     await later.end()
 
