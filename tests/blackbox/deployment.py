@@ -68,7 +68,7 @@ class Deployment:
     def pids(self, part: str) -> list[int]:
         """The processes of one part."""
         pids = self.state().get("pids", {}).get(part, [])
-        return [int(pid) for pid in (pids if isinstance(pids, list) else [pids])]
+        return [int(pid) for pid in (pids if isinstance(pids, list) else [pids]) if pid]
 
     def _stands(self, part: str) -> bool:
         pids = self.pids(part)
