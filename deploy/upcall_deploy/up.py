@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,8 @@ from upcall_deploy.statefile import InUseError
 
 DEFAULT_DATA = ".upcall"
 MAX_INSTANCES = 16
+ONE_PRESS_S = 0.25
+"""Signals this close together are one: timeout(1), for example, sends its own twice."""
 # Our own words for what a person can mend; everything else is a fault of ours, and shows its traceback.
 EXPECTED = (
     ApiError,
@@ -81,10 +84,16 @@ async def _until(stopping: asyncio.Event, deployment: Deployment) -> None:
 
 
 def _stop_or_kill(stopping: asyncio.Event, deployment: Deployment) -> Callable[[], None]:
+    first: list[float] = []
+
     def on_signal() -> None:
-        if stopping.is_set():
+        now = time.monotonic()
+        if first and now - first[0] < ONE_PRESS_S:
+            return
+        if first:
             deployment.kill()
             os._exit(130)
+        first.append(now)
         _say("upcall: ending (once more: at once)")
         stopping.set()
 

@@ -118,7 +118,7 @@ def test_a_second_ctrl_c_ends_at_once_what_does_not_want_to_end(data: Path) -> N
         up.process.send_signal(signal.SIGINT)
         up.until(lambda state: not state["ready"])
         with pytest.raises(subprocess.TimeoutExpired):
-            up.process.wait(0.3)
+            up.process.wait(0.5)
         up.process.send_signal(signal.SIGINT)
         assert up.process.wait(2) == 130
         until_gone(pids)
@@ -154,6 +154,14 @@ def test_tied_to_its_parent_it_ends_in_good_order_when_that_is_killed(data: Path
         parent.kill()
         parent.wait()
     until_gone(pids)
+
+
+def test_one_signal_that_comes_twice_is_one(data: Path) -> None:
+    with running(data) as up:
+        up.until_ready()
+        up.process.send_signal(signal.SIGTERM)
+        up.until(lambda state: not state["ready"])
+        assert up.stop(signal.SIGTERM) == 0
 
 
 @pytest.mark.parametrize(
