@@ -25,7 +25,9 @@ class HealthServer:
 
     def __init__(self, host: str, port: int, check: Check) -> None:
         self._check = check
-        config = uvicorn.Config(self._app, host=host, port=port, log_config=None, lifespan="off", loop="none")
+        config = uvicorn.Config(
+            self._app, host=host, port=port, log_config=None, lifespan="off", loop="none", interface="asgi3"
+        )
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
 
