@@ -1,0 +1,308 @@
+"""The parent's side: spawn, continue, wait, answer, inbox. A session can do all of it, and so can a run."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from upcall_contracts import limits, tools
+from upcall_contracts.ids import derive_id
+from upcall_contracts.records import (
+    Action,
+    Admitted,
+    HistoryMessage,
+    Host,
+    QuestionRecord,
+    ReportRecord,
+    ReportStatus,
+    SessionRecord,
+)
+from upcall_contracts.tools import ToolResult
+
+from .children import Answerer, Child, Result, Results, wait_all
+from .errors import RefusedError
+from .inbox import Inbox
+from .items import Question
+from .wire import Wire
+
+_TAKE_TRIES: Final = 40
+_TAKE_PAUSE: Final = 0.05
+
+
+class Parent:
+    """Speaks on the wire as `caller`, for one session and, where it has one, for one run."""
+
+    def __init__(self, wire: Wire, caller: str, session_id: str, run_id: str | None = None) -> None:
+        self.wire = wire
+        self.caller = caller
+        self.session_id = session_id
+        self.run_id = run_id
+        self.taken: set[str] = set()
+        """Items that a wait of this process has returned; an inbox that still holds them skips them."""
+
+    # Children
+
+    async def spawn(
+        self,
+        agent: str,
+        task: str,
+        *,
+        background: bool = True,
+        host: str = Host.RUNNER,
+        description: str | None = None,
+        task_id: str | None = None,
+        notify: bool | None = None,
+        model: str | None = None,
+        variant: str | None = None,
+        step_budget: int | None = None,
+        timeout_ms: int | None = None,
+        lease_ms: int | None = None,
+        meta: Mapping[str, Any] | None = None,
+        command_id: str | None = None,
+    ) -> Child:
+        """A new child with its first run. In the background (default) its report comes to the inbox."""
+        body = {
+            "agent": agent,
+            "task": task,
+            "run_id": self.run_id,
+            "background": background,
+            "host": host,
+            "description": description,
+            "task_id": task_id,
+            "notify": notify,
+            "model": model,
+            "variant": variant,
+            "step_budget": step_budget,
+            "timeout_ms": timeout_ms,
+            "lease_ms": lease_ms,
+            "meta": None if meta is None else dict(meta),
+        }
+        return self._child(await self.command("session.spawn", body, command_id))
+
+    async def continue_(
+        self,
+        session_id: str,
+        task: str,
+        *,
+        agent: str | None = None,
+        background: bool = True,
+        description: str | None = None,
+        task_id: str | None = None,
+        notify: bool | None = None,
+        model: str | None = None,
+        variant: str | None = None,
+        step_budget: int | None = None,
+        timeout_ms: int | None = None,
+        command_id: str | None = None,
+    ) -> Child:
+        """A further run of an earlier child, with all that it knew."""
+        body = {
+            "session_id": session_id,
+            "task": task,
+            "run_id": self.run_id,
+            "agent": agent,
+            "background": background,
+            "description": description,
+            "task_id": task_id,
+            "notify": notify,
+            "model": model,
+            "variant": variant,
+            "step_budget": step_budget,
+            "timeout_ms": timeout_ms,
+        }
+        return self._child(await self.command("session.continue", body, command_id))
+
+    async def call(self, agent: str, task: str, **options: Any) -> Result | Question:
+        """Spawn in the foreground and wait: the result, or the child's question.
+
+        After a question: `question.answer(...)`, then `child(question.record).wait()`.
+        """
+        return await (await self.spawn(agent, task, background=False, **options)).wait()
+
+    def child(self, of: Admitted | QuestionRecord | ReportRecord) -> Child:
+        """A handle on a child, from what a question or a report of it says."""
+        match of:
+            case QuestionRecord():
+                ids = Admitted(session_id=of.child_session_id or "", run_id=of.child_run_id or "")
+            case ReportRecord():
+                ids = Admitted(session_id=of.session_id, run_id=of.runs[-1], period_id=of.period_id)
+            case _:
+                ids = of
+        return Child(self, ids)
+
+    async def wait_all(self, children: Sequence[Child], answer: Answerer | None = None) -> Results:
+        """The results of all, with failures counted; questions go to `answer`, or are left to the inbox."""
+        return await wait_all(children, answer)
+
+    async def cancel(
+        self,
+        session_id: str | None = None,
+        reason: str | None = None,
+        *,
+        cascade: bool = True,
+        command_id: str | None = None,
+    ) -> list[str]:
+        """Cancel what a session (by default this one) is doing; the ids of the runs."""
+        body = {"session_id": session_id or self.session_id, "reason": reason, "cascade": cascade}
+        return (await self.command("session.cancel", body, command_id))["cancelled"]
+
+    async def close(
+        self, session_id: str | None = None, *, cascade: bool = True, command_id: str | None = None
+    ) -> SessionRecord:
+        """Close a session (by default this one) for good."""
+        body = {"session_id": session_id or self.session_id, "cascade": cascade}
+        return SessionRecord.model_validate(
+            (await self.command("session.close", body, command_id))["session"]
+        )
+
+    # Inbox
+
+    def inbox(self) -> Inbox:
+        """What waits for this session, and what comes: `async for item in parent.inbox()`."""
+        return Inbox(self.wire, self)
+
+    async def handle(self, *item_ids: str, command_id: str | None = None) -> list[str]:
+        """Say that items have been dealt with; those that this call has taken away."""
+        body = {"item_ids": list(item_ids), "session_id": self.session_id}
+        return (await self.command("inbox.handle", body, command_id))["handled"]
+
+    async def questions(self) -> list[Question]:
+        """The questions of children that wait for an answer, oldest first."""
+        rows = await self.pages("question.list", "questions", {})
+        records = [QuestionRecord.model_validate(row) for row in rows]
+        return [Question(record, self) for record in records if record.parent_session_id == self.session_id]
+
+    async def answer(
+        self,
+        request_id: str,
+        text: str | None = None,
+        *,
+        option: str | None = None,
+        rationale: str | None = None,
+        action: Action = Action.ACCEPT,
+        command_id: str | None = None,
+    ) -> QuestionRecord:
+        """Decide a child's question. An option alone is an answer too."""
+        body = {
+            "request_id": request_id,
+            "answer": text if text is not None else option,
+            "selected_option": option,
+            "rationale": rationale,
+            "action": action,
+        }
+        return QuestionRecord.model_validate(
+            (await self.command("question.answer", body, command_id))["question"]
+        )
+
+    async def take(self, report: ReportRecord) -> None:
+        """Take a report as the result of a call, so that it is not an item any more."""
+        self.taken.add(report.period_id)
+        if report.status is ReportStatus.DELIVERED:
+            await self._take(report.period_id)
+
+    # Looking
+
+    async def session(self, session_id: str | None = None) -> SessionRecord:
+        """A session (by default this one) as it stands now."""
+        result = await self.query("session.get", {"session_id": session_id or self.session_id})
+        return SessionRecord.model_validate(result["session"])
+
+    async def tree(self) -> list[SessionRecord]:
+        """This session and all its descendants."""
+        rows = await self.pages("session.list", "sessions", {"session_id": self.session_id, "scope": "tree"})
+        return [SessionRecord.model_validate(row) for row in rows]
+
+    async def history(self, session_id: str | None = None) -> list[HistoryMessage]:
+        """All messages of a session (by default this one)."""
+        messages: list[HistoryMessage] = []
+        start: int | None = 1
+        while start:
+            body = {
+                "session_id": session_id or self.session_id,
+                "from": start,
+                "limit": limits.PAGE_MAX,
+            }
+            page = await self.query("session.history", body)
+            messages += [HistoryMessage.model_validate(row) for row in page["messages"]]
+            start = page["next"]
+        return messages
+
+    # For a model
+
+    def tools(self) -> list[dict[str, Any]]:
+        """The definitions (name, description, input_schema) to hand to a model."""
+        return tools.tools_for(has_reachable_parent=False)
+
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any], *, tool_call_id: str | None = None
+    ) -> ToolResult:
+        """Carry out a model's call. A refusal is a result with is_error, never an exception.
+
+        The tool call's id makes the call idempotent: made again after a restart, it has no second effect.
+        """
+        command_id = derive_id("tool-", self.session_id, tool_call_id) if tool_call_id else None
+        match name:
+            case "parent_question":
+                return await self._parent_question(arguments, command_id)
+            case "spawn_agent":
+                return await self._spawn_agent(arguments, command_id)
+            case _:
+                known = ", ".join(tool["name"] for tool in self.tools())
+                return ToolResult(f"There is no tool {name} here. Known are: {known}.", is_error=True)
+
+    # The wire
+
+    async def command(self, name: str, body: dict[str, Any], command_id: str | None = None) -> dict[str, Any]:
+        """Any command of the contract, as this caller."""
+        return await self.wire.command(self.caller, name, body, command_id=command_id)
+
+    async def query(self, name: str, body: dict[str, Any], *, waits: float = 0.0) -> dict[str, Any]:
+        """Any query of the contract, as this caller."""
+        return await self.wire.query(self.caller, name, body, waits=waits)
+
+    async def pages(self, name: str, key: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """All rows of a query that answers page by page."""
+        rows: list[dict[str, Any]] = []
+        cursor: str | None = None
+        while True:
+            page = await self.query(name, {**body, "cursor": cursor, "limit": limits.PAGE_MAX})
+            rows += page[key]
+            cursor = page["cursor"]
+            if not cursor:
+                return rows
+
+    def _child(self, result: dict[str, Any]) -> Child:
+        return Child(self, Admitted.model_validate(result))
+
+    async def _take(self, item_id: str) -> None:
+        """The decision on a report is known a moment before the inbox has its item: try until it is there."""
+        for _ in range(_TAKE_TRIES):
+            if item_id in await self.handle(item_id):
+                return
+            await asyncio.sleep(_TAKE_PAUSE)
+
+    async def _parent_question(self, arguments: Mapping[str, Any], command_id: str | None) -> ToolResult:
+        action, body = tools.parent_question_command(arguments)
+        if action == "list":
+            try:
+                questions = [question.record for question in await self.questions()]
+            except RefusedError as refusal:
+                return tools.parent_question_list_result(refusal.refusal)
+            return tools.parent_question_list_result(questions)
+        try:
+            result = await self.command("question.answer", body, command_id)
+        except RefusedError as refusal:
+            return tools.parent_question_answer_result(refusal.refusal)
+        return tools.parent_question_answer_result(QuestionRecord.model_validate(result["question"]))
+
+    async def _spawn_agent(self, arguments: Mapping[str, Any], command_id: str | None) -> ToolResult:
+        verb, body = tools.spawn_agent_command(arguments)
+        named = body.get("session_id")
+        try:
+            child = self._child(
+                await self.command(f"session.{verb}", {**body, "run_id": self.run_id}, command_id)
+            )
+            if body.get("background", True):
+                return tools.spawn_agent_result(child.session_id, child.admitted)
+            return await child.tool_result()
+        except RefusedError as refusal:
+            return tools.spawn_agent_result(named if isinstance(named, str) else None, refusal.refusal)
