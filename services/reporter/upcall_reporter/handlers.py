@@ -1,84 +1,80 @@
 """Deliveries of the log: what a session's entry says of a period becomes at most one decision."""
 
-import asyncio
 import time
 
 import structlog
 from nats.aio.msg import Msg
 
 from upcall_contracts.events import Family
-from upcall_contracts.log import tokens
 from upcall_contracts.records import RunRecord
 from upcall_contracts.states import ClosedPeriod, HeldPeriod
 from upcall_shell.errors import Conflict
 
 from .decisions import Decision, Facts, decide
 from .metrics import REPORTS
-from .stores import Report, ReportIndex, ReportLog, SessionEntry
+from .ports import Index, Reports, SaidBySession
 
 logger = structlog.get_logger()
 _TRIES = 10
-_FAMILY = 3  # session.<S>.<R>.<family>.…
 
 
 class PeriodHandler:
     """Decides reports. Doing it again, in another order or beside another instance changes nothing."""
 
-    def __init__(self, reports: ReportLog, index: ReportIndex) -> None:
+    def __init__(self, reports: Reports, index: Index) -> None:
         self._reports = reports
         self._index = index
 
     async def handle(self, message: Msg) -> None:
-        """One entry of a session; it is acknowledged only when what it causes is in the log."""
-        entry = SessionEntry.model_validate_json(message.data)
-        state = entry.state
-        for period in (state.closed_period, state.held_period):
-            if period is not None:
-                facts = await self._facts(message, entry, period)
-                await self._report(period, facts)
+        """A delivery; it is acknowledged only when what it causes is in the log."""
+        said = SaidBySession.read(message.metadata.sequence.stream, message.subject, message.data)
+        await self.carry_out(said)
 
-    async def _report(self, period: ClosedPeriod | HeldPeriod, facts: Facts) -> None:
+    async def carry_out(self, said: SaidBySession) -> None:
+        """What one entry of a session causes."""
+        state = said.entry.state
+        if state.closed_period is not None:
+            await self._decide(state.closed_period, said)
+        if state.held_period is not None:
+            await self._decide(state.held_period, said)
+            # A later entry may have been handled while this one was, and have found that all is said already.
+            later = await self._reports.later(said, state.held_period.period_id)
+            if later is not None:
+                await self.carry_out(later)
+
+    async def _decide(self, period: ClosedPeriod | HeldPeriod, said: SaidBySession) -> None:
+        facts = await self._facts(period, said)
         for _ in range(_TRIES):
             report = await self._reports.report(period.period_id)
             decision = decide(period, facts, report.state if report else None, time.time_ns() // 1_000_000)
             try:
-                await self._carry_out(period, decision, report)
+                if decision is not None:
+                    await self._reports.append(period.period_id, decision, report.seq if report else 0)
+                    _told(decision)
             except Conflict:
                 continue
+            # Also where nothing was decided: whoever decided may have died before it stood in the index.
+            if decision is not None:
+                await self._index.add(decision.entry.state, decision.entry.parent_session_id)
+            elif report is not None:
+                await self._index.add(report.state, report.parent_session_id)
             return
         raise Conflict(period.period_id, 0)
 
-    async def _carry_out(
-        self, period: ClosedPeriod | HeldPeriod, decision: Decision | None, report: Report | None
-    ) -> None:
-        if decision is not None:
-            await self._reports.append(period.period_id, decision, report.seq if report else 0)
-            _told(decision)
-            await self._index.add(decision.entry.state, decision.entry.parent_session_id)
-        elif report is not None:  # whoever stored it may have died before it was in the index
-            await self._index.add(report.state, report.parent_session_id)
+    async def _facts(self, period: ClosedPeriod | HeldPeriod, said: SaidBySession) -> Facts:
+        state = said.entry.state
+        run = await self._run(period.run_id, said)
+        asked = isinstance(period, ClosedPeriod) and state.parent_session_id is not None
+        parent_closed = asked and await self._reports.is_closed(state.parent_session_id)
+        return Facts(state, said.seq, run, parent_closed)
 
-    async def _facts(self, message: Msg, entry: SessionEntry, period: ClosedPeriod | HeldPeriod) -> Facts:
-        parent = entry.state.parent_session_id if isinstance(period, ClosedPeriod) else None
-        run, parent_closed = await asyncio.gather(
-            self._run(message.subject, entry, period.run_id), self._is_closed(parent)
-        )
-        return Facts(entry.state, message.metadata.sequence.stream, run, parent_closed)
-
-    async def _run(self, subject: str, entry: SessionEntry, run_id: str) -> RunRecord:
-        if entry.run_id == run_id and tokens(subject)[_FAMILY] == Family.LIFECYCLE:
-            return RunRecord.model_validate(entry.data)
-        run = await self._reports.run(entry.session_id, run_id)
+    async def _run(self, run_id: str, said: SaidBySession) -> RunRecord:
+        if said.entry.run_id == run_id and said.family == Family.LIFECYCLE:
+            return RunRecord.model_validate(said.entry.data)
+        run = await self._reports.run(said.entry.session_id, run_id)
         if run is None:
             raise LookupError(f"run {run_id} is not in the log")
         return run
-
-    async def _is_closed(self, session_id: str | None) -> bool:
-        """Whether a session takes nothing any more; one that was purged had been closed."""
-        if session_id is None:
-            return False
-        session = await self._reports.session(session_id)
-        return session is None or session.closed_at is not None
 
 
 def _told(decision: Decision) -> None:

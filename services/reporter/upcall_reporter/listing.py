@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from upcall_contracts.states import SessionState
 
-from .stores import Place, Report, ReportIndex, ReportLog
+from .ports import Place, Report
+from .stores import ReportIndex, ReportLog
 
 
 @dataclass(frozen=True, slots=True)

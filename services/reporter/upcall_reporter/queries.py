@@ -11,7 +11,8 @@ from upcall_contracts.states import SessionState
 from upcall_shell.queries import Query
 
 from .listing import ReportLists, Stretch
-from .stores import Place, Report, ReportLog
+from .ports import Place, Report
+from .stores import ReportLog
 
 _LOOKED_AT_MAX = 2000
 """How many reports one query looks at: where few of many fit, a page is short, and its cursor goes on."""

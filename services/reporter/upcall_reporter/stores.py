@@ -2,14 +2,12 @@
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from redis.asyncio import Redis
 
 from upcall_contracts import keys, log
-from upcall_contracts.log import Entry
 from upcall_contracts.records import RunRecord
 from upcall_contracts.states import ReportState, SessionState
 from upcall_shell.indexing import IndexKeeper
@@ -17,46 +15,21 @@ from upcall_shell.jetstream import Stored, StreamClient
 from upcall_shell.redis_gate import RedisGate
 
 from .decisions import Decision
+from .ports import Place, Report, SaidBySession
 
 SERVICE = "reporter"
 
-SessionEntry = Entry[SessionState]
-
-Place = tuple[int, str]
-"""Where a report stands in a list: created_at, and the period_id where two are of the same millisecond."""
-
 _REBUILD_BATCH = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A report as the log has it: the last entry of its period."""
-
-    seq: int
-    state: ReportState
-    data: dict[str, Any]
-    """The record, as JSON values."""
-
-    @property
-    def parent_session_id(self) -> str | None:
-        """Who is told."""
-        return self.data["parent_session_id"]
-
-    @property
-    def line(self) -> list[str]:
-        """The sessions from the root down to the one that is reported on."""
-        return [*self.state.ancestors, self.state.session_id]
-
-    @property
-    def place(self) -> Place:
-        """Where it stands in a list."""
-        return self.state.created_at, self.state.period_id
 
 
 def read_report(stored: Stored) -> Report:
     """Read an entry of the log as a report."""
     body = orjson.loads(stored.body)
     return Report(stored.seq, ReportState.model_validate(body["state"]), body["data"])
+
+
+def _session_state(stored: Stored) -> SessionState:
+    return SaidBySession.read(stored.seq, stored.subject, stored.body).entry.state
 
 
 class ReportLog:
@@ -78,7 +51,22 @@ class ReportLog:
     async def session(self, session_id: str) -> SessionState | None:
         """A session as it stands."""
         stored = await self._stream.last(log.session_guard(session_id))
-        return SessionEntry.model_validate_json(stored.body).state if stored else None
+        return _session_state(stored) if stored else None
+
+    async def is_closed(self, session_id: str | None) -> bool:
+        """Whether a session takes nothing any more; one that was purged had been closed."""
+        session = await self.session(session_id) if session_id else None
+        return session is None or session.closed_at is not None
+
+    async def later(self, said: SaidBySession, period_id: str) -> SaidBySession | None:
+        """The next entry of the same session that tells of a period, if there is one."""
+        guard, seq = log.session_guard(said.entry.session_id), said.seq
+        while stored := await self._stream.next(guard, seq + 1):
+            seq = stored.seq
+            found = SaidBySession.read(seq, stored.subject, stored.body)
+            if found.tells_of(period_id):
+                return found
+        return None
 
     async def run(self, session_id: str, run_id: str) -> RunRecord | None:
         """A run as it stands."""
