@@ -38,7 +38,11 @@ async def _whole(message: NatsMessage) -> NatsMessage:
 
 
 class Service:
-    """The plumbing of one service process. `app()` gives what `faststream run` takes."""
+    """The plumbing of one service process. `app()` gives what `faststream run` takes.
+
+    Subscribers have `no_reply`, since FastStream would else publish what a handler returns, which is nothing,
+    to wherever the `reply_to` of a message says, before the real reply and also outside `_INBOX.`.
+    """
 
     def __init__(self, name: str, settings: ShellSettings) -> None:
         configure_logs(name, settings.log_level, as_json=settings.log_json)
@@ -117,6 +121,7 @@ class Service:
             stream=JStream(stream, declare=False),
             decoder=_whole,
             ack_policy=AckPolicy.MANUAL,
+            no_reply=True,
         )(take)
 
     def on_queries(self, handlers: Mapping[tuple[str, str], QueryHandler]) -> None:
@@ -129,7 +134,11 @@ class Service:
 
         for noun in sorted({noun for noun, _ in handlers}):
             self.broker.subscriber(
-                subjects.query_filter(noun), queue=self.name, decoder=_whole, ack_policy=AckPolicy.MANUAL
+                subjects.query_filter(noun),
+                queue=self.name,
+                decoder=_whole,
+                ack_policy=AckPolicy.MANUAL,
+                no_reply=True,
             )(take)
 
     def before_serving(self, work: Callable[[], Awaitable[None]]) -> None:
