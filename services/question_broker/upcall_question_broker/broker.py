@@ -16,7 +16,7 @@ from upcall_contracts.states import SessionState
 from upcall_shell.commands import Command
 from upcall_shell.delivery import Again
 from upcall_shell.errors import Conflict, Unavailable
-from upcall_shell.redis_gate import RedisGate
+from upcall_shell.redis_gate import RedisGate, Turn
 from upcall_shell.timers import Timers
 
 from .decisions import ending
@@ -32,7 +32,7 @@ logger = structlog.get_logger()
 
 _TRIES = 50  # conflicts in a row before a message is delivered again
 _LOOK_AGAIN_MS = 50  # an answer stored in time is still to be handled
-_UNBORN_FOR_MS = 30_000  # a deadline is set before its question: so long it may fire early
+_EARLY_MS = 2_000  # by so much the clocks of JetStream and of this machine may differ
 
 Result = QuestionRecord | Refusal | Again
 
@@ -77,56 +77,60 @@ class Broker:
         if early is not None:
             return early
         request_id = derive_id("q_", command.caller, "question.ask", command.command_id)
-        async with self._gate.lock(f"question:{run_id}"):
-            outcome = await self._ask_decided(command, request_id, overloaded=overloaded)
-            if not isinstance(outcome, QuestionRecord):
-                return outcome
-            if outcome.status is not QuestionStatus.WAITING:
+        async with self._gate.lock(f"question:{run_id}") as turn:
+            outcome = await self._ask_decided(command, request_id, turn, overloaded=overloaded)
+            if not isinstance(outcome, QuestionRecord) or outcome.status is not QuestionStatus.WAITING:
                 return outcome
             return await self._look_again(run_id, outcome)
 
     async def _ask_decided(
-        self, command: Command[QuestionAsk], request_id: str, *, overloaded: bool
+        self, command: Command[QuestionAsk], request_id: str, turn: Turn, *, overloaded: bool
     ) -> Result:
-        run_id, now, mark = command.body.run_id, command.stored_at, command.mark()
-        elsewhere = command.given_id is not None and await self._index.other_run_of_question(
-            request_id, run_id
-        )
+        body, now, mark = command.body, command.stored_at, command.mark()
+        run_id = body.run_id
         for attempt in range(_TRIES):
+            if attempt > 1:
+                await turn.insist()
             loaded = await self._questions.load(run_id, fresh=attempt > 0)
-            facts = await self._ask_facts(run_id, loaded, elsewhere=elsewhere)
-            decided = decide_ask(facts, command.caller, command.body, mark, request_id, now, self._rules)
+            facts, _ = await asyncio.gather(
+                self._ask_facts(command, request_id, loaded),
+                self._set_deadline(loaded, run_id, request_id, now + body.timeout_ms),
+            )
+            decided = decide_ask(facts, command.caller, body, mark, request_id, now, self._rules)
             if isinstance(decided, Refusal) and attempt == 0 and loaded.seq:
                 continue  # what this process remembers may be old: no refusal rests on it
-            if isinstance(decided, Decided):
-                if overloaded:
-                    return refusals.overloaded()
-                await self._set_deadline(decided.record)
+            if isinstance(decided, Decided) and overloaded:
+                return refusals.overloaded()
             result = await self._carry_out(run_id, loaded, decided, now, mark)
             if result is not None:
                 return result
         raise Unavailable(f"too many conflicts on the questions of {run_id}")
 
-    async def _ask_facts(self, run_id: str, loaded: Loaded, *, elsewhere: bool) -> AskFacts:
-        child = await self._sessions.load(await self._index.session_of_run(run_id))
-        run, parent, open_question = await asyncio.gather(
-            self._sessions.run(child, run_id),
-            self._sessions.load(child.parent_session_id if child is not None else None),
-            self._open(run_id, loaded),
+    async def _ask_facts(self, command: Command[QuestionAsk], request_id: str, loaded: Loaded) -> AskFacts:
+        run_id = command.body.run_id
+        session_id = await self._index.session_of_run(run_id)
+        child, parent = await self._sessions.load_with_parent(session_id)
+        run = await self._sessions.run(child, run_id)
+        open_question = await self._open(run_id, loaded)
+        elsewhere = command.given_id is not None and await self._index.other_run_of_question(
+            request_id, run_id
         )
         return AskFacts(child, run, parent, loaded.state, open_question, elsewhere)
 
-    async def _set_deadline(self, record: QuestionRecord) -> None:
-        """Schedule the deadline, before the question is there: without it, it does no harm."""
-        timer = streams.question_timer(record.request_id)
-        await self._timers.set(timer, record.expires_at or 0, {"run_id": record.child_run_id})
+    async def _set_deadline(self, loaded: Loaded, run_id: str, request_id: str, expires_at: int) -> None:
+        """Schedule the deadline before the question is there: without it, it does no harm. Not where the ask
+        will be refused."""
+        if loaded.state is None or loaded.state.waiting() is None:
+            await self._timers.set(streams.question_timer(request_id), expires_at, {"run_id": run_id})
 
     async def _look_again(self, run_id: str, record: QuestionRecord) -> QuestionRecord:
-        """What the ask rests on may have ended between reading it and storing the question."""
-        ended = await self.end_owed(run_id, time.time_ns() // 1_000_000)
-        if ended is not None and ended.request_id == record.request_id:
-            return ended
-        return record
+        """What the ask rests on may have ended between reading it and storing the question; and its deadline
+        may have fired before there was a question to end."""
+        now, expires_at = time.time_ns() // 1_000_000, record.expires_at or 0
+        if now >= expires_at - _EARLY_MS:
+            await self._timers.set(streams.question_timer(record.request_id), expires_at, {"run_id": run_id})
+        ended = await self.end_owed(run_id, now, fresh=False)
+        return ended if ended is not None and ended.request_id == record.request_id else record
 
     async def _open(self, run_id: str, loaded: Loaded) -> QuestionRecord | None:
         waiting = loaded.state.waiting() if loaded.state is not None else None
@@ -141,8 +145,10 @@ class Broker:
         if run_id is None:
             return refusals.unknown_request(body.request_id)
         mark = command.mark()
-        async with self._gate.lock(f"question:{run_id}"):
+        async with self._gate.lock(f"question:{run_id}") as turn:
             for attempt in range(_TRIES):
+                if attempt > 1:
+                    await turn.insist()
                 around = await self._around(run_id, body.request_id, fresh=attempt > 0)
                 decided = decide_answer(
                     around.loaded.state,
@@ -168,8 +174,10 @@ class Broker:
         if run_id is None:
             return refusals.unknown_request(body.request_id or "")
         mark = command.mark()
-        async with self._gate.lock(f"question:{run_id}"):
-            for _ in range(_TRIES):
+        async with self._gate.lock(f"question:{run_id}") as turn:
+            for attempt in range(_TRIES):
+                if attempt > 0:
+                    await turn.insist()
                 around = await self._around(run_id, body.request_id)
                 decided = decide_cancel(
                     around.loaded.state,
@@ -195,10 +203,7 @@ class Broker:
             record = await self._open(run_id, loaded)
         else:
             record = await self._questions.record(run_id, request_id, loaded)
-        child, parent = await asyncio.gather(
-            self._sessions.load(loaded.state.session_id),
-            self._sessions.load(loaded.state.parent_session_id),
-        )
+        child, parent = await self._sessions.load_with_parent(loaded.state.session_id)
         return Around(loaded, record, child, parent)
 
     async def _carry_out(
@@ -230,13 +235,14 @@ class Broker:
 
     # Ends that no command asks for
 
-    async def end_owed(self, run_id: str, now: int) -> QuestionRecord | None:
+    async def end_owed(self, run_id: str, now: int, *, fresh: bool = True) -> QuestionRecord | None:
         """End the run's open question if it is owed an end at epoch ms `now`; the record if there was one.
 
-        Raises Unavailable while an answer that was stored in time is still to be handled.
+        Not `fresh`, the questions that this process remembers will do. Raises Unavailable while an answer
+        that was stored in time is still to be handled.
         """
-        for _ in range(_TRIES):
-            around = await self._around(run_id, None)
+        for attempt in range(_TRIES):
+            around = await self._around(run_id, None, fresh=fresh or attempt > 0)
             if around.loaded.state is None or around.record is None:
                 return None
             end = ending.owed(around.loaded.state, around.record, around.child, around.parent, now)
@@ -265,8 +271,7 @@ class Broker:
                 loaded = await self._questions.load(run_id)
                 record = await self._questions.record(run_id, request_id, loaded)
                 if record is None or loaded.state is None:
-                    unborn = time.time_ns() // 1_000_000 - fired_at < _UNBORN_FOR_MS
-                    return Again(500) if unborn else None
+                    return None  # refused, or not stored yet: then the ask schedules it again
                 if record.status is not QuestionStatus.WAITING:
                     await self._index.note(record)
                     return None

@@ -128,7 +128,7 @@ class QuestionIndex:
             async def write(redis: Redis, batch: list[QuestionRecord] = batch) -> list[Any]:
                 pipe = redis.pipeline(transaction=False)
                 for record in batch:
-                    _write(pipe, record)
+                    _write(pipe, record, every=True)
                 return await pipe.execute()
 
             await self._gate.attempt(write)
@@ -140,12 +140,15 @@ def _list_names(parent_session_id: str | None, *, waiting: bool) -> list[str]:
     return [keys.questions_open() if waiting else keys.questions_all()]
 
 
-def _write(pipe: Any, record: QuestionRecord) -> None:
-    place = {record.request_id: record.created_at or 0}
-    pipe.set(keys.question_run(record.request_id), record.child_run_id or "")
-    pipe.zadd(keys.questions_of_parent(record.parent_session_id or ""), place)
-    pipe.zadd(keys.questions_all(), place)
+def _write(pipe: Any, record: QuestionRecord, *, every: bool = False) -> None:
+    """Write what has changed with a question's last event, or all that is known of it."""
+    # Bare commands: redis-py's methods for them cost as much again.
+    run, at, name = pipe.execute_command, record.created_at or 0, record.request_id
     if record.status is QuestionStatus.WAITING:
-        pipe.zadd(keys.questions_open(), place)
+        run("ZADD", keys.questions_open(), at, name)
     else:
-        pipe.zrem(keys.questions_open(), record.request_id)
+        run("ZREM", keys.questions_open(), name)
+    if every or record.status is QuestionStatus.WAITING:
+        run("SET", keys.question_run(name), record.child_run_id or "")
+        run("ZADD", keys.questions_of_parent(record.parent_session_id or ""), at, name)
+        run("ZADD", keys.questions_all(), at, name)

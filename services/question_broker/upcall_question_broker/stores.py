@@ -142,7 +142,7 @@ class Sessions:
 
     def __init__(self, stream: StreamClient) -> None:
         self._stream = stream
-        self._ancestors: OrderedDict[str, list[str]] = OrderedDict()
+        self._parsed: OrderedDict[str, tuple[int, SessionState]] = OrderedDict()
 
     async def load(self, session_id: str | None) -> SessionState | None:
         """A session as the leader has it; None if there is no such session."""
@@ -151,11 +151,23 @@ class Sessions:
         stored = await self._stream.last(log.session_guard(session_id))
         if stored is None:
             return None
-        state = SessionEntry.model_validate_json(stored.body).state
-        self._ancestors[session_id] = state.ancestors
-        if len(self._ancestors) > _CACHED:
-            self._ancestors.popitem(last=False)
+        seq, state = self._parsed.get(session_id, (0, None))
+        if state is None or seq != stored.seq:
+            state = SessionEntry.model_validate_json(stored.body).state
+            self._parsed[session_id] = (stored.seq, state)
+            if len(self._parsed) > _CACHED:
+                self._parsed.popitem(last=False)
         return state
+
+    async def load_with_parent(
+        self, session_id: str | None
+    ) -> tuple[SessionState | None, SessionState | None]:
+        """A session and its parent: at once, where this process knows who the parent is."""
+        _, known = self._parsed.get(session_id or "", (0, None))
+        if known is None:
+            child = await self.load(session_id)
+            return child, await self.load(child.parent_session_id if child is not None else None)
+        return await asyncio.gather(self.load(session_id), self.load(known.parent_session_id))
 
     async def run(self, session: SessionState | None, run_id: str) -> RunRecord | None:
         """A run of a session, active or settled."""
@@ -173,14 +185,6 @@ class Sessions:
             return []
         above = await asyncio.gather(*[self.load(each) for each in session.ancestors])
         return [session, *[each for each in above if each is not None]]
-
-    async def ancestors(self, session_id: str) -> list[str]:
-        """The ids of a session's ancestors, which never change."""
-        known = self._ancestors.get(session_id)
-        if known is not None:
-            return known
-        session = await self.load(session_id)
-        return session.ancestors if session is not None else []
 
     async def find_session(self, run_id: str) -> str | None:
         """The session of a run, searched for in the whole log: only where the index doesn't know it."""

@@ -33,6 +33,28 @@ _LOCK_S = 5.0  # a holder that died lets go after so long
 _LOCK_WAIT_S = 2.0  # then we go on without it: the guard on the log decides
 
 
+class Turn:
+    """Somebody's turn on an aggregate."""
+
+    def __init__(self, gate: "RedisGate", aggregate: str) -> None:
+        self._gate = gate
+        self._lock = Lock(
+            gate.redis, keys.lock(aggregate), timeout=_LOCK_S, blocking_timeout=_LOCK_WAIT_S, sleep=0.02
+        )
+        self._held: bool | None = None
+
+    async def insist(self) -> None:
+        """Another process got in first: wait for the lock in Redis, or for so long as is polite."""
+        if self._held is None:
+            self._held = bool(await self._gate.attempt(lambda _: self._lock.acquire()))
+
+    async def end(self) -> None:
+        """Let the next one in."""
+        if self._held:
+            with suppress(LockError):
+                await self._gate.attempt(lambda _: self._lock.release())
+
+
 class RedisGate:
     """A connection to Redis that may be away."""
 
@@ -74,19 +96,15 @@ class RedisGate:
         return bool(await self.attempt(lambda r: r.ping()))
 
     @asynccontextmanager
-    async def lock(self, aggregate: str) -> AsyncIterator[None]:
-        """Serialise those who would collide on an aggregate: first within the process, then between them."""
+    async def lock(self, aggregate: str) -> AsyncIterator["Turn"]:
+        """Serialise those who would collide on an aggregate: at once within the process, between processes
+        from `Turn.insist` on, for which a collision is the time: whoever is alone pays no round trip."""
         async with self._local_lock(aggregate):
-            lock = Lock(
-                self.redis, keys.lock(aggregate), timeout=_LOCK_S, blocking_timeout=_LOCK_WAIT_S, sleep=0.02
-            )
-            held = bool(await self.attempt(lambda _: lock.acquire()))
+            turn = Turn(self, aggregate)
             try:
-                yield
+                yield turn
             finally:
-                if held:
-                    with suppress(LockError):
-                        await self.attempt(lambda _: lock.release())
+                await turn.end()
 
     @asynccontextmanager
     async def _local_lock(self, aggregate: str) -> AsyncIterator[None]:
