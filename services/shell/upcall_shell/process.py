@@ -9,7 +9,7 @@ from contextlib import suppress
 import nats.errors
 import structlog
 from faststream import AckPolicy, FastStream
-from faststream.nats import JStream, NatsBroker, NatsMessage
+from faststream.nats import JStream, NatsMessage
 from faststream.security import BaseSecurity, SASLPlaintext
 from nats.aio.client import Client
 
@@ -22,6 +22,7 @@ from .errors import Unavailable
 from .health import HealthServer
 from .jetstream import StreamClient
 from .logs import configure_logs
+from .nats_client import SturdyBroker
 from .queries import QueryDesk, QueryHandler
 from .redis_gate import RedisGate
 from .settings import ShellSettings
@@ -48,7 +49,7 @@ class Service:
         configure_logs(name, settings.log_level, as_json=settings.log_json)
         self.name = name
         self.settings = settings
-        self.broker = NatsBroker(
+        self.broker = SturdyBroker(
             settings.nats_servers(),
             apply_types=False,
             logger=None,

@@ -1,0 +1,60 @@
+"""nats-py's client, made to survive what anybody may publish.
+
+The server takes a subject or a header of nearly any bytes. In nats-py 2.16 such a message ends the read loop (a
+subject or reply that is no UTF-8, a header that is no header) or the connection (white space other than blank
+and tab in a subject), and JetStream then delivers it to the next instance. Here it arrives like any other, with
+U+FFFD for what can't be read, and is refused at our own edge. Drop this once nats-py does the same.
+"""
+
+import re
+from typing import Any, cast
+
+import structlog
+from faststream.nats import NatsBroker
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.protocol import parser
+
+logger = structlog.get_logger()
+
+# As nats-py has them, but with the server's own idea of what ends a word: blank, tab and the end of the line.
+_WORD = rb"([^ \t\r\n]+)"
+_GAP = rb"[ \t]+"
+_REPLY = rb"(" + _WORD + _GAP + rb")?"
+parser.MSG_RE = re.compile(rb"\AMSG" + _GAP + _WORD + _GAP + _WORD + _GAP + _REPLY + rb"(\d+)\r\n")
+parser.HMSG_RE = re.compile(
+    rb"\AHMSG" + _GAP + _WORD + _GAP + _WORD + _GAP + _REPLY + rb"(\d+)" + _GAP + rb"(\d+)\r\n"
+)
+
+
+class SturdyClient(Client):
+    """A client whose read loop no message can end."""
+
+    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
+        try:
+            return cast(dict[str, str] | None, await super()._process_headers(headers))
+        except (IndexError, ValueError):
+            logger.warning("a message's header can't be read", header=repr((headers or b"")[:200]))
+            return None
+
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+    ) -> Msg:
+        return self.msg_class(
+            subject=subject.decode(errors="replace"),
+            reply=reply.decode(errors="replace"),
+            data=data,
+            headers=headers,
+            _client=self,
+            _sid=sid,
+        )
+
+
+class SturdyBroker(NatsBroker):
+    """FastStream's broker on such a client."""
+
+    async def _connect(self) -> Client:
+        connection = SturdyClient()
+        await connection.connect(**cast(dict[str, Any], self._connection_kwargs))
+        self.config.connect(connection)
+        return connection
