@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json
 
 from upcall_contracts import limits, refusals
 from upcall_contracts.base import UNKNOWN_FIELD, StrictBody
@@ -26,6 +26,11 @@ _PATH_MAX_CHARS = 120
 # Half a megabyte of `1,` is 250,000 problems, and reading them out takes over a second.
 _PROBLEMS_READ_MAX = 5000
 
+# The parser gives up at about 200 levels. What is stored or replied stands a few levels deeper than in the
+# body, and must still be readable: so many levels a body leaves free.
+_NESTING_SPARE = 32
+_NESTED = b"[" * _NESTING_SPARE, b"]" * _NESTING_SPARE
+
 # The parser reads these as NaN or infinite, which no JSON may hold and no reply could carry.
 _may_be_infinite = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}").search
 
@@ -39,6 +44,8 @@ def parse_body(raw: bytes, model: type[M]) -> M | Refusal:
         return refusals.too_large(len(raw))
     if _may_be_infinite(raw) and not _is_finite(raw):
         return refusals.invalid_json("it holds a number that is not finite")
+    if raw.count(b"[") + raw.count(b"{") > _NESTING_SPARE and _is_too_deep(raw):
+        return refusals.invalid_json("it is nested too deep")
     try:
         return model.model_validate_json(raw, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -111,6 +118,16 @@ def _is_finite(raw: bytes) -> bool:
     except (ValueError, RecursionError):
         return True
     return True
+
+
+def _is_too_deep(raw: bytes) -> bool:
+    """Whether the parser gives up on it once it stands deeper; what is no JSON is refused elsewhere."""
+    before, behind = _NESTED
+    try:
+        from_json(before + raw + behind)
+    except ValueError as error:
+        return "recursion limit" in str(error)
+    return False
 
 
 class _NotFiniteError(Exception):
