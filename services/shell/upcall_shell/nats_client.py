@@ -3,7 +3,7 @@
 The server takes a subject or a header of nearly any bytes. In nats-py 2.16 such a message ends the read loop
 (a subject or reply that is no UTF-8, a header that is no header) or the connection (white space other than
 blank and tab in a subject), and JetStream then delivers it to the next instance. Here it arrives like any
-other, with U+FFFD for what can't be read, and is refused at our own edge. Drop this once nats-py does the same.
+other, with U+FFFD for what cannot be read, and is refused at our own edge. Drop this once nats-py does so.
 """
 
 import re
