@@ -1,0 +1,1 @@
+"""The wire: load, decide, commit, reply. Nothing is decided here."""

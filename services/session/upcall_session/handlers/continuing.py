@@ -1,0 +1,137 @@
+"""session.continue and session.background."""
+
+from collections.abc import Awaitable, Callable
+
+from upcall_contracts import refusals
+from upcall_contracts.commands import SessionBackground, SessionContinue
+from upcall_contracts.errors import Refusal
+from upcall_contracts.records import RunStatus
+from upcall_contracts.states import SessionState
+from upcall_session.decisions import access, continuing, counting, repeating, running
+from upcall_session.decisions.continuing import ContinueFacts
+from upcall_session.decisions.results import Asked, Repeated
+from upcall_session.reach import Reach
+from upcall_session.sessions import Decision, Outcome, Sessions
+from upcall_shell.commands import Command
+
+from .cascade import Cascade
+from .common import Reply, asked, new_id, run_id_of
+
+
+class Continuing:
+    """Continues sessions."""
+
+    def __init__(
+        self, sessions: Sessions, reach: Reach, cascade: Cascade, overloaded: Callable[[], Awaitable[bool]]
+    ) -> None:
+        self._sessions = sessions
+        self._reach = reach
+        self._cascade = cascade
+        self._overloaded = overloaded
+
+    async def continue_(self, command: Command[SessionContinue]) -> Reply:
+        """session.continue: checked on the session, counted on its parent, begun on the session."""
+        if await self._overloaded():
+            return refusals.overloaded()
+        who, run_id = asked(command), new_id("r_", command)
+        checked = await self._check(command.body, who)
+        if isinstance(checked.decision, Refusal):
+            return checked.decision
+        if isinstance(checked.decision, Repeated):
+            return await self._receipt(checked.state, run_id_of(checked))
+        parent = await self._parent(checked.state)
+        counts = access.is_for_parent(who.caller, checked.state, parent)
+        if counts and parent is not None:
+            counted = await self._count(parent, command.body, run_id, who)
+            if isinstance(counted.decision, Refusal):
+                return counted.decision
+        begun = await self._begin(command.body, run_id, who)
+        if isinstance(begun.decision, Refusal):
+            if counts and parent is not None:
+                await self._uncount(parent, command.body, run_id, who)
+            return begun.decision
+        if parent is not None and counts:
+            await self._cascade.catch_up(parent.session_id, begun.state, who.now)
+        return await self._receipt(begun.state, run_id)
+
+    async def background(self, command: Command[SessionBackground]) -> Reply:
+        """session.background: a foreground run becomes a background one."""
+        found = await self._reach.visible_run(command.caller, command.body.run_id)
+        if isinstance(found, Refusal):
+            return found
+        who = asked(command)
+
+        async def decide(state: SessionState | None) -> Decision:
+            run = await self._sessions.log.run(state or found.state, found.run.run_id) or found.run
+            return running.background(state or found.state, run, who)
+
+        outcome = await self._sessions.change(found.state.session_id, decide, who)
+        if isinstance(outcome.decision, Refusal):
+            return outcome.decision
+        run = await self._sessions.log.run(outcome.state, found.run.run_id) or found.run
+        return {"run": run.to_wire()}
+
+    async def _check(self, body: SessionContinue, who: Asked) -> Outcome:
+        async def decide(state: SessionState | None) -> Decision:
+            known = repeating.repeated(state, who) if state is not None else None
+            if known is not None:
+                return known
+            facts = await self._facts(state)
+            refused = continuing.refuse(state, facts, body, who.caller)
+            return refused or await self._check_run(body.run_id, who.caller, facts.parent)
+
+        return await self._sessions.change(body.session_id, decide, who)
+
+    async def _check_run(
+        self, run_id: str | None, caller: str, parent: SessionState | None
+    ) -> Refusal | None:
+        """A run that is named is the parent's, and the caller's."""
+        if run_id is None:
+            return None
+        found = await self._reach.run(run_id)
+        mine = found is not None and parent is not None and found.state.session_id == parent.session_id
+        if found is None or not mine or not access.speaks_for(caller, found.state):
+            return refusals.unknown_run(run_id)
+        return None
+
+    async def _count(self, parent: SessionState, body: SessionContinue, run_id: str, who: Asked) -> Outcome:
+        async def decide(state: SessionState | None) -> Decision:
+            return continuing.count_again(state or parent, body, run_id, who)
+
+        return await self._sessions.change(parent.session_id, decide, who)
+
+    async def _uncount(self, parent: SessionState, body: SessionContinue, run_id: str, who: Asked) -> None:
+        async def decide(state: SessionState | None) -> Decision:
+            return counting.uncount(state or parent, body.session_id, run_id, who.now)
+
+        await self._sessions.change(parent.session_id, decide)
+
+    async def _begin(self, body: SessionContinue, run_id: str, who: Asked) -> Outcome:
+        async def decide(state: SessionState | None) -> Decision:
+            if state is None:
+                return refusals.unknown_session(body.session_id)
+            facts = await self._facts(state)
+            return continuing.admit(state, facts, body, who, run_id, self._sessions.rules)
+
+        return await self._sessions.change(body.session_id, decide, who)
+
+    async def _facts(self, state: SessionState | None) -> ContinueFacts:
+        parent = await self._parent(state) if state is not None else None
+        run = state.run if state is not None else None
+        waits = run is not None and run.status is not RunStatus.QUEUED
+        question = await self._sessions.log.open_question(run.run_id) if run is not None and waits else None
+        return ContinueFacts(parent, question)
+
+    async def _parent(self, state: SessionState) -> SessionState | None:
+        return await self._reach.session(state.parent_session_id)
+
+    async def _receipt(self, state: SessionState, run_id: str) -> Reply:
+        run = await self._sessions.log.run(state, run_id)
+        if run is None:
+            raise LookupError(f"run {run_id} of {state.session_id} is not in the log")
+        return {
+            "session_id": state.session_id,
+            "run_id": run_id,
+            "period_id": run.period_id,
+            "status": run.status.value,
+        }

@@ -1,0 +1,101 @@
+"""Leases: who has to beat, and who was heard. In this process's memory, and in Redis for all instances."""
+
+import time
+from typing import Any, Final, cast
+
+from nats.aio.msg import Msg
+from redis.asyncio import Redis
+
+from upcall_contracts import keys
+from upcall_contracts.states import SessionState
+from upcall_contracts.subjects import parse_heartbeat
+from upcall_shell.indexing import IndexKeeper
+from upcall_shell.redis_gate import RedisGate
+
+from .clock import now_ms
+from .decisions.liveness import is_leased
+from .log_store import Recent, SessionLog
+
+_SESSIONS: Final = 100_000
+_BELIEVED_S: Final = 5.0  # how long a session's lease_ms is believed: opened again, it may be another
+_SHARES: Final = 4  # so often within a lease is a beat told to Redis
+
+
+class Leases:
+    """Grants leases, and hears heartbeats."""
+
+    def __init__(self, gate: RedisGate, keeper: IndexKeeper, sessions: SessionLog) -> None:
+        self._gate = gate
+        self._keeper = keeper
+        self._sessions = sessions
+        self._beats: Recent[float] = Recent(_SESSIONS)
+        self._told: Recent[float] = Recent(_SESSIONS)
+        self._lengths: Recent[tuple[float, int]] = Recent(_SESSIONS)
+
+    async def follow(self, before: SessionState | None, after: SessionState) -> None:
+        """Grant a lease from now on where an entry made somebody its host, and take back one that is over."""
+        was, is_ = before is not None and is_leased(before), is_leased(after)
+        if is_ and (before is None or not was or _host(before) != _host(after)):
+            await self.grant(after)
+        elif was and not is_:
+            await self._keeper.write(lambda redis: redis.zrem(keys.leases(), after.session_id))
+
+    async def grant(self, state: SessionState) -> None:
+        """A whole lease from now on."""
+        expires = now_ms() + state.lease_ms
+        await self._keeper.write(lambda redis: redis.zadd(keys.leases(), {state.session_id: expires}))
+
+    async def beat(self, message: Msg) -> None:
+        """Hear a heartbeat."""
+        session_id = parse_heartbeat(message.subject)
+        if session_id is None:
+            return
+        now = time.monotonic()
+        self._beats.put(session_id, now)
+        lease = await self._length(session_id, now)
+        if lease == 0 or now - self._told.get(session_id, 0.0) < lease / 1000 / _SHARES:
+            return
+        self._told.put(session_id, now)
+        expires = now_ms() + lease
+        # Only a lease that was granted is extended: a beat makes nobody a host.
+        await self._gate.attempt(
+            lambda redis: redis.zadd(keys.leases(), {session_id: expires}, xx=True, gt=True)
+        )
+
+    def silent_ms(self, session_id: str) -> float | None:
+        """For how long this process has not heard a session; None if it never has."""
+        heard = self._beats.get(session_id)
+        return None if heard is None else (time.monotonic() - heard) * 1000
+
+    async def due(self, now: int) -> list[str] | None:
+        """Sessions whose lease has passed as Redis has it; None while Redis is away."""
+
+        async def look(redis: Redis) -> list[Any]:
+            return await redis.zrangebyscore(keys.leases(), "-inf", now)
+
+        found = await self._gate.attempt(look)
+        return None if found is None else [cast(bytes, each).decode() for each in found]
+
+    async def postpone(self, session_id: str, until: int) -> None:
+        """Look at a session again at epoch ms `until`: it was heard here."""
+        await self._gate.attempt(
+            lambda redis: redis.zadd(keys.leases(), {session_id: until}, xx=True, gt=True)
+        )
+
+    async def drop(self, session_id: str) -> None:
+        """Nobody has to beat for a session."""
+        await self._gate.attempt(lambda redis: redis.zrem(keys.leases(), session_id))
+
+    async def _length(self, session_id: str, now: float) -> int:
+        read_at, lease = self._lengths.get(session_id, (0.0, 0))
+        if now - read_at > _BELIEVED_S or read_at == 0.0:
+            loaded = await self._sessions.load(session_id)
+            lease = loaded.state.lease_ms if loaded is not None else 0
+            self._lengths.put(session_id, (now, lease))
+        return lease
+
+
+def _host(state: SessionState) -> tuple[Any, ...]:
+    """What a lease is granted to: another host, attempt or length is a lease of its own."""
+    run = (state.run.run_id, state.run.attempt, state.run.status) if state.run else None
+    return state.holder, state.live, state.lease_ms, run

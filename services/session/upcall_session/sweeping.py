@@ -1,0 +1,99 @@
+"""Who is gone? Looked for all the time, and declared only when nobody can have been overheard.
+
+A host is gone when its lease has passed in this process's memory and in Redis, while this process heard
+everything: connected to NATS and to Redis, with a whole index, for a whole lease without a break.
+"""
+
+import asyncio
+import time
+from typing import Final
+
+import nats.errors
+import structlog
+
+from upcall_contracts.states import SessionState
+from upcall_shell.errors import Unavailable
+from upcall_shell.process import Service
+
+from .clock import now_ms
+from .decisions.liveness import is_leased, lease_passed
+from .index import SERVICE
+from .leases import Leases
+from .sessions import Decision, Sessions
+
+logger = structlog.get_logger()
+
+_EVERY_S: Final = 0.5
+_ROUND_TRIP_S: Final = 0.4
+"""A round trip to NATS that takes longer is a break: beats may have been held up as well."""
+_LATE_S: Final = 1.0
+"""A sweep that comes so much later than planned means that this process stood still."""
+
+
+class Sweeper:
+    """Declares hosts gone."""
+
+    def __init__(self, service: Service, sessions: Sessions, leases: Leases) -> None:
+        self._service = service
+        self._sessions = sessions
+        self._leases = leases
+        self._steady_since = time.monotonic()
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        self._steady_since = time.monotonic()
+        while True:
+            planned = time.monotonic() + _EVERY_S
+            await asyncio.sleep(_EVERY_S)
+            if time.monotonic() > planned + _LATE_S or not await self._hears():
+                self._steady_since = time.monotonic()
+                continue
+            due = await self._leases.due(now_ms())
+            for session_id in due or []:
+                try:
+                    await self._look(session_id)
+                except Unavailable as error:
+                    logger.warning("sweep broken off", session_id=session_id, error=str(error))
+                    break
+
+    async def _hears(self) -> bool:
+        """Whether this process hears NATS and Redis, with a whole index."""
+        try:
+            await self._service.connection().flush(timeout=_ROUND_TRIP_S)  # pyright: ignore[reportArgumentType]
+        except (nats.errors.Error, TimeoutError, OSError, Unavailable):
+            return False
+        return await self._service.redis.is_ready(SERVICE)
+
+    def _steady_ms(self) -> float:
+        since = max(self._steady_since, self._service.nats_steady_since, self._service.redis.steady_since)
+        return (time.monotonic() - since) * 1000
+
+    async def _look(self, session_id: str) -> None:
+        loaded = await self._sessions.log.load(session_id)
+        if loaded is None or not is_leased(loaded.state):
+            await self._leases.drop(session_id)
+            return
+        lease = loaded.state.lease_ms
+        silent = self._leases.silent_ms(session_id)
+        if silent is not None and silent < lease:
+            await self._leases.postpone(session_id, now_ms() + int(lease - silent))
+            return
+        if self._steady_ms() < lease:
+            return
+
+        async def decide(state: SessionState | None) -> Decision:
+            if state is None or (state != loaded.state and not _same_host(state, loaded.state)):
+                return None
+            return lease_passed(state, now_ms())
+
+        outcome = await self._sessions.change(session_id, decide)
+        if outcome.decision is not None:
+            logger.info("gone", session_id=session_id, lease_ms=lease)
+        if outcome.loaded is None or not is_leased(outcome.loaded.state):
+            await self._leases.drop(session_id)
+
+
+def _same_host(now: SessionState, then: SessionState) -> bool:
+    """Whether the lease that passed is the one of the present host."""
+    attempts = [(s.run.run_id, s.run.attempt, s.run.status) if s.run else None for s in (now, then)]
+    return now.holder == then.holder and now.live == then.live and attempts[0] == attempts[1]
