@@ -256,6 +256,8 @@ class SessionState(Record):
     cancel_reason: str | None = None
     cancelled_children: list[str] = Field(default_factory=list[str])
     """Session ids of descendants that a running cancel or close took along."""
+    cascade: bool = False
+    """The running cancel or close takes descendants along, those included that are being spawned just now."""
     queue_deadline: int | None = None
     """Epoch ms; when a queued run that nobody claimed fails."""
 
@@ -264,6 +266,8 @@ class SessionState(Record):
     """What runs left running, those of closed periods included."""
     early_work: dict[str, EarlyWork] = Field(default_factory=dict[str, EarlyWork])
     """By work_id: ends that came before the settle of the active run."""
+    has_children: bool = False
+    """It has spawned: a child's question may stand in its inbox."""
     children: list[ChildLink] = Field(default_factory=list[ChildLink])
     """Children of the open period whose report is not decided."""
     inbox: list[InboxEntry] = Field(default_factory=list[InboxEntry])
