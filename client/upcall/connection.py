@@ -16,7 +16,6 @@ class Upcall:
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
-        self._sessions: list[Session] = []
 
     async def open_session(
         self,
@@ -47,14 +46,10 @@ class Upcall:
 
     def session(self, session_id: str) -> Session:
         """A session that is open already, to go on with after a mere reconnect."""
-        session = Session(self.wire, session_id)
-        self._sessions.append(session)
-        return session
+        return Session(self.wire, session_id)
 
     async def close(self) -> None:
         """Disconnect. Sessions stay open."""
-        for session in self._sessions:
-            await session.detach()
         await self.wire.close()
 
     async def __aenter__(self) -> Self:

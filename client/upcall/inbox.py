@@ -49,7 +49,7 @@ class Inbox:
     async def __anext__(self) -> Item:
         """The next item; waits for ever. Giving up a wait loses nothing."""
         if self._reader is None:
-            self._reader = asyncio.create_task(self._read())
+            self._reader = self._wire.read(self._read())
             self._reader.add_done_callback(lambda _: self._changed.set())
         while True:
             while self._items:

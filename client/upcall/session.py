@@ -38,7 +38,7 @@ class Session(Parent):
     def keep_alive(self, record: SessionRecord) -> None:
         """Beat for it as long as this program is connected, if it has a lease."""
         if record.lease_ms and self._beating is None:
-            self._beating = asyncio.create_task(self._beat(record.lease_ms))
+            self._beating = self.wire.read(self._beat(record.lease_ms))
 
     async def detach(self) -> None:
         """Stop beating. The session stays; with a lease it is gone once that has passed."""

@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, cast
 from uuid import uuid4
@@ -51,6 +51,7 @@ class Wire:
         self._reply_prefix = ""
         self._reconnect: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_error: Exception | None = None
+        self._readers: set[asyncio.Task[None]] = set()
 
     async def connect(self, url: str | None, within: float, options: dict[str, Any]) -> None:
         """Connect, or ConnectError; from then on it reconnects by itself for ever."""
@@ -79,6 +80,10 @@ class Wire:
 
     async def close(self) -> None:
         """Send what is still to be sent, and disconnect."""
+        for reader in list(self._readers):
+            reader.cancel()
+        if self._readers:
+            await asyncio.wait(self._readers)
         if self.nc.is_connected:
             with suppress(*TROUBLE):
                 await self.nc.flush(2)
@@ -154,6 +159,13 @@ class Wire:
                 await subscription.unsubscribe()
 
         return end
+
+    def read(self, reader: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Let something read until it ends, or this connection does."""
+        task = asyncio.create_task(reader)
+        self._readers.add(task)
+        task.add_done_callback(self._readers.discard)
+        return task
 
     async def beat(self, session_id: str, body: dict[str, Any]) -> None:
         """One heartbeat; none is kept for later while there is no connection."""

@@ -25,7 +25,7 @@ async def test_command_is_published_to_jetstream_and_answered_at_the_inbox_in_it
     assert services.seen == [
         (
             "session.open",
-            {"agent": "planner", "title": "äöü", "host": "self", "lease_ms": 0, "command_id": "c1"},
+            {"agent": "a", "title": "äöü", "host": "self", "lease_ms": 0, "command_id": "c1"},
         )
     ]
     info = await up.wire.nc.jetstream().stream_info("COMMANDS")

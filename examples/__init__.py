@@ -1,0 +1,1 @@
+"""Examples that run: the quickstart of the README, and the demo."""
