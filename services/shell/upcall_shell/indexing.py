@@ -29,18 +29,23 @@ class IndexKeeper:
 
     async def run(self) -> None:
         """Rebuild once, and then whenever the index is not whole."""
-        await self._rebuild_once()
+        if not await self._rebuild_once():
+            self._doubtful = True
         while True:
             await asyncio.sleep(_LOOK_S)
-            if self._doubtful and await self._gate.doubt(self._service):
-                self._doubtful = False
+            if self._doubtful:
+                self._doubtful = False  # before the doubt is told: a write that fails meanwhile raises it anew
+                if not await self._gate.doubt(self._service):
+                    self._doubtful = True
             if not self._gate.away and not await self._gate.is_ready(self._service):
                 await self._rebuild_once()
 
-    async def _rebuild_once(self) -> None:
+    async def _rebuild_once(self) -> bool:
+        """Whether it was read at all; not while Redis is away."""
         token = await self._gate.begin_rebuild(self._service)
         if token is None:
-            return
+            return False
         await self._rebuild()
         whole = await self._gate.finish_rebuild(self._service, token)
         logger.info("index rebuilt", service=self._service, whole=whole)
+        return True

@@ -141,4 +141,4 @@ class RedisGate:
 
     async def close(self) -> None:
         """Give the connections back."""
-        await self.redis.aclose()
+        await self.redis.aclose(close_connection_pool=True)
