@@ -1,16 +1,15 @@
 """The handler of many instances at once, stopped and killed between any two of its steps.
 
-The real handler runs against a log in memory; each of its reads and writes is a step of its own, and hypothesis
-decides who takes the next one. What has to come out is known here from sections 6 and 7 of the design alone:
-one decided report a closed period, whatever is delivered when, how often, and to whom.
+The real handler runs against a log in memory; each of its reads and writes is a step of its own, and
+hypothesis decides who takes the next one. What has to come out is known here from sections 6 and 7 of the
+design alone: one decided report a closed period, whatever is delivered when, how often, and to whom.
 """
 
 import os
 from collections.abc import Coroutine, Generator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
 
-import structlog
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -22,10 +21,9 @@ from upcall_reporter.decisions import Decision
 from upcall_reporter.handlers import PeriodHandler
 from upcall_reporter.ports import Report, SaidBySession
 from upcall_shell.errors import Conflict
+from upcall_shell.redis_gate import RedisGate
 
 from .periods import GRANDCHILD, SHELL, T0, SessionEntry, closed, held, run, session
-
-structlog.configure(processors=[lambda *_: ""], logger_factory=structlog.ReturnLoggerFactory())
 
 PERIOD = "C-p1"
 REASONS = ["run_active", "work_pending", "children_pending", "items_waiting"]
@@ -109,7 +107,7 @@ class Reporting(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.log = MemoryLog()
-        self.handler = PeriodHandler(self.log, self.log)
+        self.handler = PeriodHandler(self.log, self.log, RedisGate("redis://127.0.0.1:1"))
         self.in_hand: list[InHand] = []
         self.unacknowledged: list[SaidBySession] = []
         self.closing: ClosedPeriod | None = None
@@ -118,7 +116,10 @@ class Reporting(RuleBasedStateMachine):
     # What the session service writes
 
     def _say(self, period: ClosedPeriod | HeldPeriod, *, settled: bool) -> None:
-        kind = "closed_period" if isinstance(period, ClosedPeriod) else "held_period"
+        if isinstance(period, ClosedPeriod):
+            state = session(closed_period=period)
+        else:
+            state = session(held_period=period)
         about = (
             session_event("C", "C-r1", "lifecycle", "1", "settled", "P-r1", "P")
             if settled
@@ -131,7 +132,7 @@ class Reporting(RuleBasedStateMachine):
             run_id="C-r1" if settled else "",
             session_id="C",
             data=run().to_wire() if settled else {},
-            state=session(**{kind: period}),
+            state=state,
         )
         said = SaidBySession(10 + 3 * len(self.log.said), about, entry)
         self.log.said.append(said)
@@ -206,7 +207,7 @@ class Reporting(RuleBasedStateMachine):
     @invariant()
     def holds_move_forward_and_each_says_something_new(self) -> None:
         holds = [d.entry.state for d in self.log.reports if d.entry.state.status == "held"]
-        for before, after in zip(holds, holds[1:], strict=False):
+        for before, after in pairwise(holds):
             assert before.entry_seq < after.entry_seq
             assert (before.reason, before.pending) != (after.reason, after.pending)
 

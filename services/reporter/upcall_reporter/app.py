@@ -16,7 +16,9 @@ def build(settings: ShellSettings) -> Service:
     reports = ReportLog(service.log)
     index = ReportIndex(service.redis, reports)
     queries = ReportQueries(reports, ReportLists(reports, index))
-    service.on_deliveries(streams.LOG, "reporter-periods", PeriodHandler(reports, index).handle)
+    service.on_deliveries(
+        streams.LOG, "reporter-periods", PeriodHandler(reports, index, service.redis).handle
+    )
     service.on_queries({("report", "get"): queries.get, ("report", "list"): queries.page})
     service.in_background(index.keeper.run)
     return service

@@ -9,6 +9,7 @@ from upcall_contracts.events import Family
 from upcall_contracts.records import RunRecord
 from upcall_contracts.states import ClosedPeriod, HeldPeriod
 from upcall_shell.errors import Conflict
+from upcall_shell.redis_gate import RedisGate
 
 from .decisions import Decision, Facts, decide
 from .metrics import REPORTS
@@ -21,14 +22,18 @@ _TRIES = 10
 class PeriodHandler:
     """Decides reports. Doing it again, in another order or beside another instance changes nothing."""
 
-    def __init__(self, reports: Reports, index: Index) -> None:
+    def __init__(self, reports: Reports, index: Index, gate: RedisGate) -> None:
         self._reports = reports
         self._index = index
+        self._gate = gate
 
     async def handle(self, message: Msg) -> None:
         """A delivery; it is acknowledged only when what it causes is in the log."""
         said = SaidBySession.read(message.metadata.sequence.stream, message.subject, message.data)
-        await self.carry_out(said)
+        if said.tells:
+            # One session's entries in their order, within this process: so no hold is overtaken for no need.
+            async with self._gate.lock(f"reports:{said.entry.session_id}"):
+                await self.carry_out(said)
 
     async def carry_out(self, said: SaidBySession) -> None:
         """What one entry of a session causes."""

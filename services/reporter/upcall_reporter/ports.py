@@ -34,6 +34,11 @@ class SaidBySession:
         parts = tokens(self.subject)
         return parts[_FAMILY] if len(parts) > _FAMILY else None
 
+    @property
+    def tells(self) -> bool:
+        """Whether it tells of any period; most entries don't."""
+        return self.entry.state.closed_period is not None or self.entry.state.held_period is not None
+
     def tells_of(self, period_id: str) -> bool:
         """Whether a report may have to be decided about a period because of this entry."""
         periods = (self.entry.state.closed_period, self.entry.state.held_period)
