@@ -34,7 +34,7 @@ class IndexKeeper:
         while True:
             await asyncio.sleep(_LOOK_S)
             if self._doubtful:
-                self._doubtful = False  # before the doubt is told: a write that fails meanwhile raises it anew
+                self._doubtful = False  # before it is told: a write that fails meanwhile raises it anew
                 if not await self._gate.doubt(self._service):
                     self._doubtful = True
             if not self._gate.away and not await self._gate.is_ready(self._service):
