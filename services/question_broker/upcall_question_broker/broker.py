@@ -74,8 +74,8 @@ class Broker:
         """Ask a question: the record as it stands, or why not."""
         body, run_id = command.body, command.body.run_id
         early = refuse_early(body)
-        if early is not None:
-            return early
+        if early is not None and body.attempt is not None:
+            return early  # else a runner is told first that its attempt is missing
         request_id = derive_id("q_", command.caller, "question.ask", command.command_id)
         async with self._gate.lock(f"question:{run_id}") as turn:
             outcome = await self._ask_decided(command, request_id, turn, overloaded=overloaded)

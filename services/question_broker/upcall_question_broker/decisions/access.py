@@ -3,23 +3,33 @@
 from collections.abc import Iterable
 
 from upcall_contracts.ids import OPERATOR
-from upcall_contracts.records import Host
+from upcall_contracts.records import Host, RunRecord
 from upcall_contracts.states import SessionState
 
 
+def holds(caller: str, session: SessionState) -> bool:
+    """Whether the caller is the runner that holds a session.
+
+    A session that spawned a child to carry it out itself is none: it is whom the child asks, and it speaks for
+    the child under the child's own id.
+    """
+    return session.host is Host.RUNNER and caller == session.holder
+
+
 def speaks_for(caller: str, session: SessionState) -> bool:
-    """Whether the caller may say for a run what its session may say: the session, or whoever holds it."""
-    return caller in {session.session_id, session.holder}
+    """Whether the caller may ask for a run: its session, or the runner that holds it."""
+    return caller == session.session_id or holds(caller, session)
 
 
-def is_runner(caller: str, session: SessionState) -> bool:
-    """Whether the caller speaks as a session's runner, and not as the session: it must name its attempt."""
-    return caller != session.session_id and session.host is Host.RUNNER
+def spoke_for(caller: str, session: SessionState, run: RunRecord) -> bool:
+    """Whether the caller may hear what became of a run: it speaks for it, held it, or has lost it."""
+    held = session.host is Host.RUNNER and caller in {run.holder, *session.former_holders}
+    return speaks_for(caller, session) or held
 
 
 def may_answer(caller: str, parent_session_id: str, parent: SessionState | None) -> bool:
-    """Whether the caller may decide a question: the parent session, who holds it, or an operator."""
-    return caller in {OPERATOR, parent_session_id} or (parent is not None and caller == parent.holder)
+    """Whether the caller may decide a question: the parent session, its runner, or an operator."""
+    return caller in {OPERATOR, parent_session_id} or (parent is not None and holds(caller, parent))
 
 
 def may_cancel(caller: str, child: SessionState) -> bool:

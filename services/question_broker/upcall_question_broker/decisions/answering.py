@@ -25,16 +25,17 @@ def decide_answer(
     """Decide an answer that JetStream stored at epoch ms `now`.
 
     To an ended question it comes late: Decided is then the event that keeps its text, and the caller is
-    refused all the same (`late_refusal`).
+    refused all the same (`late_refusal`). The answer that ended a question decides nothing new when it comes
+    again, whatever its sender may do by then.
     """
     if questions is None or record is None:
         return refusals.unknown_request(body.request_id)
+    repeated = ending.repeated(questions, mark, body.command_id)
+    if repeated is not None:
+        return repeated
     if not access.may_answer(caller, questions.parent_session_id, parent):
         return refusals.unknown_request(body.request_id)
     brief = next(b for b in questions.questions if b.request_id == body.request_id)
-    if brief.end_key == mark.key:
-        same = brief.end_fingerprint == mark.fingerprint
-        return Repeated(body.request_id) if same else refusals.command_id_reused(body.command_id or "")
     if record.status is not QuestionStatus.WAITING:
         return _late(questions, record, brief.late_keys, caller, body, mark, now)
     if now >= brief.expires_at:

@@ -7,7 +7,7 @@ from upcall_contracts.commands import QuestionAsk
 from upcall_contracts.errors import Refusal
 from upcall_contracts.fields import is_blank
 from upcall_contracts.log import CommandMark
-from upcall_contracts.records import QuestionRecord, QuestionStatus, RunRecord
+from upcall_contracts.records import QuestionRecord, QuestionStatus, RunRecord, RunStatus
 from upcall_contracts.states import QuestionBrief, QuestionsState, SessionState
 
 from . import access, ending, sameness
@@ -63,6 +63,9 @@ def decide_ask(
     `now` is the command's time in epoch ms, `request_id` the id that follows from the command. A repeated
     command decides nothing new, whatever has become of the run since.
     """
+    invalid = _attempt_required(facts, caller, body)
+    if invalid is not None:
+        return invalid
     early = refuse_early(body)
     if early is not None:
         return early
@@ -76,6 +79,14 @@ def decide_ask(
     if crowded is not None:
         return crowded
     return _accept(standing, facts.questions, body, mark, request_id, now)
+
+
+def _attempt_required(facts: AskFacts, caller: str, body: QuestionAsk) -> Refusal | None:
+    """A runner that may hear of the run must say which attempt it means: without that the body is invalid."""
+    child, run = facts.child, facts.run
+    if body.attempt is not None or child is None or not access.is_runner(caller, child):
+        return None
+    return refusals.attempt_required() if access.may_hear(caller, child, run) else None
 
 
 def _repeated(facts: AskFacts, body: QuestionAsk, mark: CommandMark) -> Repeated | Refusal | None:
@@ -99,14 +110,15 @@ class _Standing:
 def _standing(facts: AskFacts, caller: str, body: QuestionAsk) -> _Standing | Refusal:
     """Whether the caller speaks for a run that is running and has somebody to ask."""
     child, run = facts.child, facts.run
-    if child is None or run is None or not access.speaks_for(caller, child):
+    if child is None or run is None or not access.may_hear(caller, child, run):
         return refusals.unknown_run(body.run_id)
-    if body.attempt is None and access.is_runner(caller, child):
-        return refusals.attempt_required()
     if body.attempt is not None and body.attempt != run.attempt:
         return refusals.stale_attempt(body.run_id, run.attempt)
+    if not access.speaks_for(caller, child) and caller != run.holder:
+        return refusals.stale_attempt(body.run_id, run.attempt)
     if not ending.can_wait(child, body.run_id):
-        return refusals.run_not_active(body.run_id, run.status.value)
+        cancelling = run.status is RunStatus.RUNNING
+        return refusals.run_not_active(body.run_id, "being cancelled" if cancelling else run.status.value)
     if child.parent_session_id is None:
         return refusals.no_parent(child.session_id)
     if facts.parent is None or not facts.parent.reachable:

@@ -6,11 +6,13 @@ of those events, an answer that comes in between, the ask itself when it looks a
 
 from typing import Any
 
+from upcall_contracts import refusals
+from upcall_contracts.errors import Refusal
 from upcall_contracts.log import CommandMark
 from upcall_contracts.records import EndReason, QuestionRecord, QuestionStatus, RunStatus
 from upcall_contracts.states import QuestionBrief, QuestionsState, SessionState
 
-from .outcomes import Decided
+from .outcomes import Decided, Repeated
 
 
 def end(
@@ -41,6 +43,17 @@ def with_brief(questions: QuestionsState, request_id: str, changes: dict[str, An
         return brief.model_copy(update=changes) if brief.request_id == request_id else brief
 
     return questions.model_copy(update={"questions": [changed(brief) for brief in questions.questions]})
+
+
+def repeated(
+    questions: QuestionsState, mark: CommandMark, command_id: str | None
+) -> Repeated | Refusal | None:
+    """Whether a command that ends a question has ended one of this run before: then it decides nothing new."""
+    for brief in questions.questions:
+        if brief.end_key == mark.key:
+            same = brief.end_fingerprint == mark.fingerprint
+            return Repeated(brief.request_id) if same else refusals.command_id_reused(command_id or "")
+    return None
 
 
 def timed_out(questions: QuestionsState, record: QuestionRecord, now: int) -> Decided:
@@ -81,7 +94,10 @@ def owed_status(
 ) -> tuple[QuestionStatus | None, str | None]:
     """The status and reason of the end that an open question is owed; (None, None) if it waits on."""
     if child is None or child.run is None or child.run.run_id != run_id:
-        return QuestionStatus.CANCELLED, EndReason.RUN_SETTLED.value
+        # A cancelled session says so until it is continued: whether its host has settled yet makes no odds.
+        cancelled = child is not None and child.run is None and child.wake_blocked
+        reason = EndReason.SESSION_CANCELLED if cancelled else EndReason.RUN_SETTLED
+        return QuestionStatus.CANCELLED, reason.value
     if child.cancel_deadline is not None:
         return QuestionStatus.CANCELLED, EndReason.SESSION_CANCELLED.value
     if parent is None or not parent.reachable:
