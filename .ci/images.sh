@@ -31,6 +31,8 @@ if ! have $redis; then
   cat >"$work/Dockerfile" <<EOF
 FROM $base
 RUN apt-get -qq update && apt-get -qq install -y --no-install-recommends redis-server >/dev/null && rm -rf /var/lib/apt/lists/*
+RUN mkdir /data && chown redis:redis /data
+WORKDIR /data
 USER redis
 CMD ["redis-server"]
 EOF

@@ -36,6 +36,7 @@ _READABLE = (streams.TOPICS, streams.INBOX, streams.DEAD)
 _CONSUMERS_OF_STREAM = ("CONSUMER.CREATE.{}.>", "CONSUMER.INFO.{}.*", "CONSUMER.DELETE.{}.*")
 _NEXT = "CONSUMER.MSG.NEXT.{}.*"
 _LOOKING = (_INFO, "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.*", "CONSUMER.LIST.*", "CONSUMER.INFO.*.*")
+_BESIDE_USERS = {"UPCALL_NATS_ROUTE_PASSWORD", "UPCALL_REDIS_PASSWORD"}
 HEADER = "# Made by `python -m upcall_deploy.permissions {}`; change what it is made from.\n"
 
 
@@ -277,8 +278,8 @@ def passwords(configuration: str) -> str:
     They begin with a letter: the server reads a variable's value as a value of its configuration, where what
     begins with a digit is a number.
     """
-    names = sorted({word.rstrip(",}") for word in configuration.split() if word.startswith("$UPCALL_NATS_")})
-    return "".join(f"{name[1:]}=p{secrets.token_hex(16)}\n" for name in names)
+    named = {word.strip("$,}") for word in configuration.split() if word.startswith("$UPCALL_NATS_")}
+    return "".join(f"{name}=p{secrets.token_hex(16)}\n" for name in sorted(named | _BESIDE_USERS))
 
 
 def _sessions(ids: Iterable[str]) -> list[str]:
