@@ -20,6 +20,11 @@ def lock(aggregate: str) -> str:
     return f"{PREFIX}lock:{aggregate}"
 
 
+def failures(consumer: str, seq: int) -> str:
+    """How often the message of a sequence has failed at a consumer, all instances together."""
+    return f"{PREFIX}failures:{consumer}:{seq}"
+
+
 def command(key: str) -> str:
     """What a command caused: its fingerprint and the ids by which its record is found."""
     return f"{PREFIX}command:{key}"

@@ -22,6 +22,11 @@ class IndexKeeper:
         self._rebuild = rebuild
         self._doubtful = False
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether a write of this process is known to be missing, and the others don't know it yet."""
+        return self._doubtful
+
     async def write(self, use: Callable[[Redis], Awaitable[Any]]) -> None:
         """Write to the index. If Redis is away nothing is lost: the index is rebuilt when it is back."""
         if await self._gate.attempt(use) is None:
@@ -42,10 +47,12 @@ class IndexKeeper:
 
     async def _rebuild_once(self) -> bool:
         """Whether it was read at all; not while Redis is away."""
+        failures = self._gate.failures
         token = await self._gate.begin_rebuild(self._service)
         if token is None:
             return False
         await self._rebuild()
-        whole = await self._gate.finish_rebuild(self._service, token)
+        # A write that failed on the way has left a hole.
+        whole = self._gate.failures == failures and await self._gate.finish_rebuild(self._service, token)
         logger.info("index rebuilt", service=self._service, whole=whole)
         return True

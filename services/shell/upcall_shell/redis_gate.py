@@ -6,9 +6,9 @@ Every use survives Redis being away: then the log is asked, which costs time and
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -24,7 +24,7 @@ logger = structlog.get_logger()
 
 _FINISH = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[2], '1')
+redis.call('SET', KEYS[2], ARGV[2])
 return 1
 """
 _AWAY = (RedisError, OSError, TimeoutError)
@@ -51,8 +51,11 @@ class Turn:
     async def end(self) -> None:
         """Let the next one in."""
         if self._held:
-            with suppress(LockError):
-                await self._gate.attempt(lambda _: self._lock.release())
+            await self._gate.attempt(lambda _: self._release())
+
+    async def _release(self) -> None:
+        with suppress(LockError):  # it was held for too long, or Redis was emptied
+            await self._lock.release()
 
 
 class RedisGate:
@@ -64,6 +67,8 @@ class RedisGate:
         )
         self.redis = Redis(connection_pool=pool, decode_responses=False)
         self._away_until = 0.0
+        self.failures = 0
+        """How often it was found to be away."""
         self.steady_since = time.monotonic()
         """When Redis was last found to be back, on the monotonic clock."""
         self._local: dict[str, tuple[asyncio.Lock, int]] = {}
@@ -88,6 +93,7 @@ class RedisGate:
     def _failed(self, error: BaseException) -> None:
         logger.warning("redis is away", error=repr(error))
         REDIS_DOWN.set(1)
+        self.failures += 1
         self._away_until = time.monotonic() + _PAUSE_S
         self.steady_since = self._away_until
 
@@ -120,24 +126,75 @@ class RedisGate:
             else:
                 self._local[aggregate] = (lock, users - 1)
 
+    async def count_failure(self, consumer: str, seq: int) -> int:
+        """Count that a message has failed, all instances together; 0 while Redis is away."""
+        name = keys.failures(consumer, seq)
+
+        async def count(redis: Redis) -> int:
+            async with redis.pipeline(transaction=True) as pipe:
+                pipe.incr(name)
+                pipe.expire(name, 3600)
+                return int((await pipe.execute())[0])
+
+        return await self.attempt(count) or 0
+
+    # The index's mark
+
+    def look_if_ready(self, pipe: Any, service: str) -> None:
+        """Ask within a pipeline whether a service's index is whole; two answers, for `was_ready`."""
+        pipe.get(keys.ready(service))
+        pipe.info("server")
+
+    def was_ready(self, mark: bytes | None, server: Mapping[str, Any]) -> bool:
+        """What the two answers say. Whole is what this very process of Redis has seen become whole: another
+        one may have started from a file, or from a replica, that lacks the last writes."""
+        return mark is not None and mark.decode() == server["run_id"]
+
     async def is_ready(self, service: str) -> bool:
         """Whether a service's index is whole; False also while Redis is away."""
-        return bool(await self.attempt(lambda r: r.exists(keys.ready(service))))
 
-    async def begin_rebuild(self, service: str) -> bytes | None:
-        """Begin to rebuild an index; the token that `finish_rebuild` takes, or None while Redis is away."""
-        token = uuid.uuid4().hex.encode()
-        begun = await self.attempt(lambda r: r.set(keys.rebuilding(service), token, ex=3600))
-        return token if begun else None
+        async def look(redis: Redis) -> bool:
+            async with redis.pipeline(transaction=False) as pipe:
+                self.look_if_ready(pipe, service)
+                return self.was_ready(*await pipe.execute())
 
-    async def finish_rebuild(self, service: str, token: bytes) -> bool:
-        """Mark an index as whole, unless Redis lost anything since `begin_rebuild` (or another began)."""
-        names = [keys.rebuilding(service), keys.ready(service)]
-        return bool(await self.attempt(lambda r: r.eval(_FINISH, 2, *names, token)))
+        return bool(await self.attempt(look))
+
+    async def begin_rebuild(self, service: str) -> str | None:
+        """Begin to rebuild an index; the token that `finish_rebuild` takes, or None while Redis is away.
+
+        Those that rebuild at the same time share the token, lest each undo what the other has finished.
+        """
+        name = keys.rebuilding(service)
+
+        async def begin(redis: Redis) -> str:
+            run_id = str((await redis.info("server"))["run_id"])
+            mine = f"{run_id}/{uuid.uuid4().hex}"
+            await redis.set(name, mine, ex=3600, nx=True)
+            shared = cast(bytes, await redis.get(name) or b"").decode()
+            if not shared.startswith(run_id):
+                await redis.set(name, mine, ex=3600)
+                shared = mine
+            return shared
+
+        return await self.attempt(begin)
+
+    async def finish_rebuild(self, service: str, token: str) -> bool:
+        """Mark an index as whole, unless since `begin_rebuild` Redis lost anything or somebody doubted it."""
+        names, run_id = [keys.rebuilding(service), keys.ready(service)], token.partition("/")[0]
+
+        async def finish(redis: Redis) -> bool:
+            if (await redis.info("server"))["run_id"] != run_id:
+                return False
+            return bool(await cast(Awaitable[Any], redis.eval(_FINISH, 2, *names, token, run_id)))
+
+        return bool(await self.attempt(finish))
 
     async def doubt(self, service: str) -> bool:
-        """Say that an index may lack something, so that it is rebuilt. False while Redis is away."""
-        return await self.attempt(lambda r: r.delete(keys.ready(service))) is not None
+        """Say that an index may lack something, so that it is rebuilt, also by who is at it already. False
+        while Redis is away."""
+        names = [keys.ready(service), keys.rebuilding(service)]
+        return await self.attempt(lambda r: r.delete(*names)) is not None
 
     async def close(self) -> None:
         """Give the connections back."""
