@@ -6,7 +6,7 @@ import time
 import structlog
 from nats.aio.msg import Msg
 
-from upcall_contracts import subjects
+from upcall_contracts import limits, subjects
 from upcall_contracts.errors import Refusal
 from upcall_contracts.records import DeadLetter
 
@@ -14,6 +14,8 @@ from .jetstream import StreamClient
 from .metrics import DEAD_LETTERS
 
 logger = structlog.get_logger()
+_BODY_KEPT = limits.PAYLOAD_MAX_BYTES // 2
+_HEADERS_KEPT = limits.PAYLOAD_MAX_BYTES // 16
 
 
 class DeadLetters:
@@ -25,14 +27,20 @@ class DeadLetters:
 
     async def record(self, message: Msg, refusal: Refusal, reason: str, attempts: int) -> None:
         """Keep a message that can't be handled. Raises Unavailable if it could not be kept."""
+        body, headers = message.data, dict(message.headers or {})
+        if len(body) > _BODY_KEPT:  # in base64 it might not fit into a message any more
+            reason = f"{reason} (Kept are the first {_BODY_KEPT} bytes of {len(body)}.)"
+            body = body[:_BODY_KEPT]
+        if sum(len(name) + len(value) for name, value in headers.items()) > _HEADERS_KEPT:
+            reason, headers = f"{reason} (The headers were too large to keep.)", {}
         letter = DeadLetter(
             subject=message.subject,
             code=refusal.code.value,
             reason=reason,
             attempts=attempts,
             time=time.time_ns() // 1_000_000,
-            headers=dict(message.headers or {}),
-            body=base64.b64encode(message.data).decode(),
+            headers=headers,
+            body=base64.b64encode(body).decode(),
         )
         await self._stream.put(self._subject, letter.model_dump_json().encode())
         DEAD_LETTERS.labels(refusal.code.value).inc()

@@ -109,7 +109,9 @@ class Service:
     ) -> None:
         """Work on the deliveries of a durable consumer; `streams.CONSUMERS` defines it."""
         definition = next(c for c in streams.CONSUMERS if (c.stream, c.name) == (stream, consumer))
-        deliveries = Deliveries(consumer, handle, self.dead, on_parked)
+        pauses = self.settings.retry_pauses()
+        count = self.redis.count_failure
+        deliveries = Deliveries(consumer, handle, self.dead, on_parked, pauses, count)
         self._consumers.append(definition)
         self._deliveries.append(deliveries)
 

@@ -28,9 +28,15 @@ class ShellSettings(BaseSettings):
     log_json: bool = True
     stop_grace_ms: int = Field(default=20_000, ge=0)
     """How long a graceful stop waits for what is in hand."""
+    retry_ms: str = "1000,5000,30000"
+    """How long a message waits that could not be handled once, twice, three times and more."""
     max_log_bytes: int = Field(default=10_000_000_000, gt=0)
     """Over it, what opens something is refused as overloaded."""
 
     def nats_servers(self) -> list[str]:
         """The servers to connect to."""
         return [url.strip() for url in self.nats_url.split(",") if url.strip()]
+
+    def retry_pauses(self) -> tuple[float, ...]:
+        """`retry_ms` in seconds."""
+        return tuple(int(part) / 1000 for part in self.retry_ms.split(","))
