@@ -154,8 +154,6 @@ class StreamClient:
                     except _OFFLINE as error:
                         raise Unavailable(f"{self.stream}: the scan broke off: {error!r}") from error
                     if message.headers and "Status" in message.headers and not message.reply:
-                        if got == 0:
-                            return
                         break
                     got += 1
                     metadata = message.metadata
@@ -166,10 +164,21 @@ class StreamClient:
                         metadata.timestamp.isoformat(),
                         (message.headers or {}).get(H_EVENT_ID),
                     )
-                left -= got
+                left = left - got if got == want else min(left - got, await self._left(name))
         finally:
             await subscription.unsubscribe()
             await connection.publish(f"$JS.API.CONSUMER.DELETE.{self.stream}.{name}", b"")
+
+    async def _left(self, consumer: str) -> int:
+        """How much a scan has still to read, asked where a pull ended early: something was purged meanwhile.
+
+        Or the consumer is gone, since the server was started anew: then the scan has broken off, and what was
+        read must not pass for the whole.
+        """
+        info = await self.api(f"CONSUMER.INFO.{self.stream}.{consumer}", {})
+        if "error" in info:
+            raise Unavailable(f"{self.stream}: the scan broke off: {info['error']}")
+        return int(info.get("num_pending", 0))
 
     # Writing
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 from nats.aio.msg import Msg
 
-from upcall_contracts import refusals, subjects
+from upcall_contracts import limits, refusals, subjects
 from upcall_contracts.errors import Refusal, ok
 from upcall_contracts.parsing import parse_query_message
 
@@ -74,7 +74,15 @@ class QueryDesk:
         except Exception:
             logger.exception("query failed", subject=message.subject)
             outcome = refusals.internal()
-        refused = isinstance(outcome, Refusal)
-        QUERIES.labels(name, outcome.code.value if refused else "ok").inc()
-        reply = outcome.to_reply() if refused else ok(outcome)
-        await self._reply(message.reply, json.dumps(reply, separators=(",", ":")).encode())
+        raw = _encode(outcome)
+        if len(raw) > limits.PAYLOAD_MAX_BYTES:
+            logger.error("reply too large", subject=message.subject, size=len(raw))
+            outcome = refusals.internal()
+            raw = _encode(outcome)
+        QUERIES.labels(name, outcome.code.value if isinstance(outcome, Refusal) else "ok").inc()
+        await self._reply(message.reply, raw)
+
+
+def _encode(outcome: dict[str, Any] | Refusal) -> bytes:
+    reply = outcome.to_reply() if isinstance(outcome, Refusal) else ok(outcome)
+    return json.dumps(reply, separators=(",", ":")).encode()
