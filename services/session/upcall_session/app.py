@@ -25,6 +25,7 @@ from .log_store import SessionLog
 from .queries import SessionQueries
 from .reach import Reach
 from .redelivery import counted
+from .retention import Retention
 from .sessions import Sessions
 from .settings import SessionSettings
 from .sweeping import Sweeper
@@ -60,6 +61,7 @@ def build(settings: SessionSettings) -> Service:
     _hear_heartbeats(service, leases)
     service.in_background(index.keeper.run)
     service.in_background(Sweeper(service, sessions, leases).run)
+    service.in_background(Retention(service, sessions, reach, index, settings.rules()).run)
     return service
 
 

@@ -105,14 +105,8 @@ class SessionLog:
         return [s.rsplit(".", 1)[1] for s in await self.subjects(log.session_children(session_id))]
 
     async def subjects(self, subject_filter: str) -> list[str]:
-        """The subjects under a filter that have messages."""
-        found: list[str] = []
-        while True:
-            info = await self.stream.info(subjects_filter=subject_filter, offset=len(found))
-            page = list(info.get("state", {}).get("subjects") or {})
-            found += page
-            if not page or len(found) >= info.get("total", 0):
-                return found
+        """The subjects under a filter that have entries."""
+        return await subjects_of(self.stream, subject_filter)
 
     # Questions of a run, which are another aggregate
 
@@ -150,6 +144,17 @@ class SessionLog:
             stored = await self.stream.last(log.run_filter(state.session_id, run.run_id))
             self._tasks.put(run.run_id, orjson.loads(stored.body)["data"].get("task") if stored else None)
         return state.model_copy(update={"run": run.model_copy(update={"task": self._tasks[run.run_id]})})
+
+
+async def subjects_of(stream: StreamClient, subject_filter: str) -> list[str]:
+    """The subjects of a stream under a filter that have messages, page by page."""
+    found: list[str] = []
+    while True:
+        info = await stream.info(subjects_filter=subject_filter, offset=len(found))
+        page = list(info.get("state", {}).get("subjects") or {})
+        found += page
+        if not page or len(found) >= info.get("total", 0):
+            return found
 
 
 def read_state(entry: dict[str, Any]) -> SessionState:

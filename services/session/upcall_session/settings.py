@@ -39,4 +39,6 @@ class SessionSettings(ShellSettings):
             cancel_grace_ms=self.cancel_grace_ms,
             lease_ms=self.lease_ms,
             max_hold_ms=self.max_hold_ms,
+            retention_ms=self.retention_ms,
+            idle_retention_ms=self.idle_retention_ms,
         )

@@ -21,3 +21,7 @@ class Rules:
     """The lease of a runner-hosted session that names none."""
     max_hold_ms: int = limits.DEFAULT_MAX_HOLD_MS
     """How long a report is held at most."""
+    retention_ms: int = limits.DEFAULT_RETENTION_MS
+    """How long a closed tree is kept after its root closed."""
+    idle_retention_ms: int = 30 * 86_400_000
+    """How long a tree is kept in which nothing happens and nothing is open (DESIGN.md section 8: 30 days)."""
