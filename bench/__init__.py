@@ -1,0 +1,1 @@
+"""Measures the durable round trip beside the floor that the same server sets."""
