@@ -2,11 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
 
-from upcall_contracts import refusals, streams, subjects
+from upcall_contracts import refusals, streams
 from upcall_contracts.commands import QuestionAnswer, QuestionAsk, QuestionCancel
 from upcall_contracts.errors import Refusal
 from upcall_contracts.ids import derive_id
@@ -88,47 +89,50 @@ class Broker:
     ) -> Result:
         body, now, mark = command.body, command.stored_at, command.mark()
         run_id = body.run_id
-        for attempt in range(_TRIES):
-            if attempt > 1:
-                await turn.insist()
-            loaded = await self._questions.load(run_id, fresh=attempt > 0)
+        elsewhere = command.given_id is not None and await self._index.other_run_of_question(
+            request_id, run_id
+        )
+        scheduled = False
+
+        async def step(fresh: bool) -> Result | None:
+            nonlocal scheduled
+            loaded = await self._questions.load(run_id, fresh=fresh)
+            # Not where the ask will be refused; above all not in place of another question's deadline.
+            schedules = not elsewhere and (loaded.state is None or loaded.state.waiting() is None)
+            scheduled = scheduled or schedules
             facts, _ = await asyncio.gather(
-                self._ask_facts(command, request_id, loaded),
-                self._set_deadline(loaded, run_id, request_id, now + body.timeout_ms),
+                self._ask_facts(run_id, loaded, elsewhere=elsewhere),
+                self._set_deadline(run_id, request_id, now + body.timeout_ms) if schedules else _nothing(),
             )
             decided = decide_ask(facts, command.caller, body, mark, request_id, now, self._rules)
-            if isinstance(decided, Refusal) and attempt == 0 and loaded.seq:
-                continue  # what this process remembers may be old: no refusal rests on it
+            if isinstance(decided, Refusal | Repeated) and not fresh and loaded.seq:
+                return None  # what this process remembers may be old: nothing is refused or told for its sake
             if isinstance(decided, Decided) and overloaded:
                 return refusals.overloaded()
-            result = await self._carry_out(run_id, loaded, decided, now, mark)
-            if result is not None:
-                return result
-        raise Unavailable(f"too many conflicts on the questions of {run_id}")
+            return await self._carry_out(run_id, loaded, decided, now, mark)
 
-    async def _ask_facts(self, command: Command[QuestionAsk], request_id: str, loaded: Loaded) -> AskFacts:
-        run_id = command.body.run_id
+        outcome = await self._until_decided(run_id, step, turn)
+        if isinstance(outcome, Refusal) and scheduled:
+            await self._timers.clear(streams.question_timer(request_id))
+        return outcome
+
+    async def _ask_facts(self, run_id: str, loaded: Loaded, *, elsewhere: bool) -> AskFacts:
         session_id = await self._index.session_of_run(run_id)
         child, parent = await self._sessions.load_with_parent(session_id)
         run = await self._sessions.run(child, run_id)
         open_question = await self._open(run_id, loaded)
-        elsewhere = command.given_id is not None and await self._index.other_run_of_question(
-            request_id, run_id
-        )
         return AskFacts(child, run, parent, loaded.state, open_question, elsewhere)
 
-    async def _set_deadline(self, loaded: Loaded, run_id: str, request_id: str, expires_at: int) -> None:
-        """Schedule the deadline before the question is there: without it, it does no harm. Not where the ask
-        will be refused."""
-        if loaded.state is None or loaded.state.waiting() is None:
-            await self._timers.set(streams.question_timer(request_id), expires_at, {"run_id": run_id})
+    async def _set_deadline(self, run_id: str, request_id: str, expires_at: int) -> None:
+        """Schedule the deadline, before the question is there: without it, it does no harm."""
+        await self._timers.set(streams.question_timer(request_id), expires_at, {"run_id": run_id})
 
     async def _look_again(self, run_id: str, record: QuestionRecord) -> QuestionRecord:
         """What the ask rests on may have ended between reading it and storing the question; and its deadline
         may have fired before there was a question to end."""
         now, expires_at = time.time_ns() // 1_000_000, record.expires_at or 0
         if now >= expires_at - _EARLY_MS:
-            await self._timers.set(streams.question_timer(record.request_id), expires_at, {"run_id": run_id})
+            await self._set_deadline(run_id, record.request_id, expires_at)
         ended = await self.end_owed(run_id, now, fresh=False)
         return ended if ended is not None and ended.request_id == record.request_id else record
 
@@ -145,27 +149,25 @@ class Broker:
         if run_id is None:
             return refusals.unknown_request(body.request_id)
         mark = command.mark()
+
+        async def step(fresh: bool) -> Result | None:
+            around = await self._around(run_id, body.request_id, fresh=fresh)
+            decided = decide_answer(
+                around.loaded.state,
+                around.record,
+                around.child,
+                around.parent,
+                command.caller,
+                body,
+                mark,
+                command.stored_at,
+            )
+            if isinstance(decided, Refusal) and not fresh:
+                return None  # what this process remembers may be old: no refusal rests on it
+            return await self._carry_out(run_id, around.loaded, decided, command.stored_at, mark)
+
         async with self._gate.lock(f"question:{run_id}") as turn:
-            for attempt in range(_TRIES):
-                if attempt > 1:
-                    await turn.insist()
-                around = await self._around(run_id, body.request_id, fresh=attempt > 0)
-                decided = decide_answer(
-                    around.loaded.state,
-                    around.record,
-                    around.child,
-                    around.parent,
-                    command.caller,
-                    body,
-                    mark,
-                    command.stored_at,
-                )
-                if isinstance(decided, Refusal) and attempt == 0:
-                    continue  # what this process remembers may be old: no refusal rests on it
-                result = await self._carry_out(run_id, around.loaded, decided, command.stored_at, mark)
-                if result is not None:
-                    return result
-        raise Unavailable(f"too many conflicts on the questions of {run_id}")
+            return await self._until_decided(run_id, step, turn)
 
     async def cancel(self, command: Command[QuestionCancel]) -> Result:
         """Cancel a question: the record as it stands, or why not."""
@@ -174,24 +176,41 @@ class Broker:
         if run_id is None:
             return refusals.unknown_request(body.request_id or "")
         mark = command.mark()
+
+        async def step(_: bool) -> Result | None:
+            around = await self._around(run_id, body.request_id)
+            decided = decide_cancel(
+                around.loaded.state,
+                around.record,
+                around.child,
+                await self._sessions.run(around.child, run_id),
+                around.parent,
+                command.caller,
+                body,
+                mark,
+                command.stored_at,
+            )
+            return await self._carry_out(run_id, around.loaded, decided, command.stored_at, mark)
+
         async with self._gate.lock(f"question:{run_id}") as turn:
-            for attempt in range(_TRIES):
-                if attempt > 0:
-                    await turn.insist()
-                around = await self._around(run_id, body.request_id)
-                decided = decide_cancel(
-                    around.loaded.state,
-                    around.record,
-                    around.child,
-                    around.parent,
-                    command.caller,
-                    body,
-                    mark,
-                    command.stored_at,
-                )
-                result = await self._carry_out(run_id, around.loaded, decided, command.stored_at, mark)
-                if result is not None:
-                    return result
+            return await self._until_decided(run_id, step, turn)
+
+    # What they share
+
+    async def _until_decided(
+        self, run_id: str, step: Callable[[bool], Awaitable[Result | None]], turn: Turn
+    ) -> Result:
+        """Load, decide and store, until nobody else came first. The first time what this process remembers
+        will do; `step` is told whether it has to read anew."""
+        for attempt in range(_TRIES):
+            if attempt > 1:
+                await turn.insist()
+            try:
+                result = await step(attempt > 0)
+            except Conflict:
+                continue
+            if result is not None:
+                return result
         raise Unavailable(f"too many conflicts on the questions of {run_id}")
 
     async def _around(self, run_id: str, request_id: str | None, *, fresh: bool = True) -> Around:
@@ -214,7 +233,7 @@ class Broker:
         now: int,
         mark: CommandMark,
     ) -> Result | None:
-        """Store what was decided; None: decide again."""
+        """Store what was decided; None, or Conflict: decide again."""
         if isinstance(decided, Refusal):
             return decided
         if isinstance(decided, Repeated):
@@ -223,11 +242,9 @@ class Broker:
                 await self._index.note(record)
             return record if record is not None else refusals.unknown_request(decided.request_id)
         if isinstance(decided, EndFirst):
-            return await self._end_first(loaded, decided.end, now)
-        try:
-            record = await self._commit(loaded, decided, now, mark)
-        except Conflict:
-            return None
+            ended = await self._end_first(loaded, decided.end, now)
+            return None if isinstance(ended, QuestionRecord) else ended
+        record = await self._commit(loaded, decided, now, mark)
         if decided.late is not None:
             return late_refusal(record)
         await self._index.note(record)
@@ -242,14 +259,19 @@ class Broker:
         that was stored in time is still to be handled.
         """
         for attempt in range(_TRIES):
-            around = await self._around(run_id, None, fresh=fresh or attempt > 0)
-            if around.loaded.state is None or around.record is None:
-                return None
-            end = ending.owed(around.loaded.state, around.record, around.child, around.parent, now)
-            if end is None:
-                return around.record
-            if await self._end_first(around.loaded, end, now) is not None:
-                raise Unavailable("an answer that was stored in time is still to be handled")
+            try:
+                around = await self._around(run_id, None, fresh=fresh or attempt > 0)
+                if around.loaded.state is None or around.record is None:
+                    return None
+                end = ending.owed(around.loaded.state, around.record, around.child, around.parent, now)
+                if end is None:
+                    return around.record
+                ended = await self._end_first(around.loaded, end, now)
+            except Conflict:
+                continue
+            if isinstance(ended, QuestionRecord):
+                return ended
+            raise Unavailable("an answer that was stored in time is still to be handled")
         raise Unavailable(f"too many conflicts on the questions of {run_id}")
 
     async def end_owed_locked(self, run_id: str, now: int) -> None:
@@ -259,44 +281,52 @@ class Broker:
 
     async def end_of_parent(self, parent_session_id: str, now: int) -> None:
         """The parent closed, or its host is gone: end what its children ask it."""
-        for request_id in await self._index.candidates(parent_session_id, waiting=True):
-            run_id = await self._index.run_of_question(request_id)
-            if run_id is not None:
-                await self.end_owed_locked(run_id, now)
+        ids = await self._index.candidates(parent_session_id, waiting=True)
+        runs = {await self._index.run_of_question(request_id) for request_id in ids}
+        later: Unavailable | None = None
+        for run_id in runs - {None}:
+            try:
+                await self.end_owed_locked(run_id or "", now)
+            except Unavailable as error:
+                later = error  # of one run; the others need not wait for it
+        if later is not None:
+            raise later
 
     async def deadline(self, request_id: str, run_id: str, fired_at: int) -> Again | None:
         """The deadline of a question has fired, at epoch ms `fired_at`."""
         async with self._gate.lock(f"question:{run_id}"):
             for _ in range(_TRIES):
-                loaded = await self._questions.load(run_id)
-                record = await self._questions.record(run_id, request_id, loaded)
-                if record is None or loaded.state is None:
-                    return None  # refused, or not stored yet: then the ask schedules it again
-                if record.status is not QuestionStatus.WAITING:
-                    await self._index.note(record)
-                    return None
-                left = (record.expires_at or 0) - fired_at
-                if left > 0:
-                    return Again(left)
-                again = await self._end_first(
-                    loaded, ending.timed_out(loaded.state, record, fired_at), fired_at
-                )
-                if again is not None:
-                    return again
+                try:
+                    outcome = await self._timed_out(request_id, run_id, fired_at)
+                except Conflict:
+                    continue
+                return outcome
         raise Unavailable(f"too many conflicts on the questions of {run_id}")
 
-    async def _end_first(self, loaded: Loaded, end: Decided, now: int) -> Again | None:
-        """Store an end; a timeout only if no answer that was stored in time is still to be handled."""
+    async def _timed_out(self, request_id: str, run_id: str, fired_at: int) -> Again | None:
+        loaded = await self._questions.load(run_id)
+        record = await self._questions.record(run_id, request_id, loaded)
+        if record is None or loaded.state is None:
+            return None  # refused, or not stored yet: then the ask schedules it again
+        if record.status is not QuestionStatus.WAITING:
+            await self._index.note(record)
+            return None
+        left = (record.expires_at or 0) - fired_at
+        if left > 0:
+            return Again(left)
+        ended = await self._end_first(loaded, ending.timed_out(loaded.state, record, fired_at), fired_at)
+        return None if isinstance(ended, QuestionRecord) else ended
+
+    async def _end_first(self, loaded: Loaded, end: Decided, now: int) -> QuestionRecord | Again:
+        """Store an end; a timeout only if no answer that was stored in time is still to be handled. Conflict:
+        somebody came first."""
         if end.record.status is QuestionStatus.TIMED_OUT:
             expires_at = end.record.expires_at or 0
             if await self._pending.stored_before(end.record.request_id, expires_at, streams.ANSWERS):
                 return Again(_LOOK_AGAIN_MS)
-        try:
-            record = await self._commit(loaded, end, now, None)
-        except Conflict:
-            return None
+        record = await self._commit(loaded, end, now, None)
         await self._index.note(record)
-        return None
+        return record
 
     async def _commit(
         self, loaded: Loaded, decided: Decided, now: int, mark: CommandMark | None
@@ -312,6 +342,5 @@ class Broker:
         return record
 
 
-def topic_of(record: QuestionRecord) -> str:
-    """The topic on which a question's events appear."""
-    return subjects.run_topic(record.child_run_id or "")
+async def _nothing() -> None:
+    return None

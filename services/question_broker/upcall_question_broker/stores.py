@@ -13,11 +13,13 @@ from upcall_contracts.events import EVENT_TYPES, Family, Item
 from upcall_contracts.log import CommandMark, Entry
 from upcall_contracts.records import ItemKind, QuestionRecord, QuestionStatus, RunRecord
 from upcall_contracts.states import QuestionsState, SessionState
+from upcall_shell.errors import Conflict
 from upcall_shell.jetstream import Stored, StreamClient
 
 from .decisions.outcomes import Decided
 
 _CACHED: Final = 50_000
+_CACHED_BYTES: Final = 64 * 1024 * 1024  # of questions, as the log has them
 
 QuestionEntry = Entry[QuestionsState]
 SessionEntry = Entry[SessionState]
@@ -32,6 +34,8 @@ class Loaded:
     state: QuestionsState | None = None
     last: QuestionRecord | None = None
     """The record in the last entry: often the one that is wanted."""
+    size: int = 0
+    """Bytes of the last entry."""
 
 
 class Questions:
@@ -40,6 +44,7 @@ class Questions:
     def __init__(self, stream: StreamClient) -> None:
         self._stream = stream
         self._cache: OrderedDict[str, Loaded] = OrderedDict()
+        self._cached_bytes = 0
 
     async def load(self, run_id: str, *, fresh: bool = True) -> Loaded:
         """The questions of a run. Not `fresh`, what this process knows will do: a guard then decides."""
@@ -50,14 +55,22 @@ class Questions:
         if stored is None:
             return Loaded(0)
         entry = QuestionEntry.model_validate_json(stored.body)
-        return self._keep(run_id, Loaded(stored.seq, entry.state, QuestionRecord.model_validate(entry.data)))
+        last = QuestionRecord.model_validate(entry.data)
+        return self._keep(run_id, Loaded(stored.seq, entry.state, last, len(stored.body)))
 
     async def record(self, run_id: str, request_id: str, loaded: Loaded) -> QuestionRecord | None:
-        """One question of a run that is loaded."""
+        """One question of a run as it stood when that was loaded; Conflict if it has moved on since."""
         if loaded.last is not None and loaded.last.request_id == request_id:
             return loaded.last
         if loaded.state is None or all(q.request_id != request_id for q in loaded.state.questions):
             return None
+        stored = await self._stream.last(log.question_filter(run_id, request_id))
+        if stored is not None and stored.seq > loaded.seq:
+            raise Conflict(log.question_guard(run_id), loaded.seq)
+        return None if stored is None else read_record(stored)
+
+    async def current(self, run_id: str, request_id: str) -> QuestionRecord | None:
+        """One question as it stands now."""
         stored = await self._stream.last(log.question_filter(run_id, request_id))
         return None if stored is None else read_record(stored)
 
@@ -93,16 +106,12 @@ class Questions:
             state.parent_run_id,
             state.parent_session_id,
         )
+        body = entry.model_dump_json(exclude={"history"}).encode()
         guard = log.question_guard(state.run_id)
-        self._cache.pop(state.run_id, None)
         seq = await self._stream.append(
-            subject,
-            entry.model_dump_json(exclude={"history"}).encode(),
-            guard=guard,
-            expected=expected,
-            event_id=entry.event_id,
+            subject, body, guard=guard, expected=expected, event_id=entry.event_id
         )
-        self._keep(state.run_id, Loaded(seq, state, record))
+        self._keep(state.run_id, Loaded(seq, state, record, len(body)))
         return record
 
     async def find_run(self, request_id: str) -> str | None:
@@ -116,10 +125,15 @@ class Questions:
             yield read_record(stored)
 
     def _keep(self, run_id: str, loaded: Loaded) -> Loaded:
-        self._cache[run_id] = loaded
+        """Remember it, unless something newer came while it was read."""
+        known = self._cache.get(run_id)
+        if known is None or known.seq < loaded.seq:
+            self._cache[run_id] = loaded
+            self._cached_bytes += loaded.size - (known.size if known is not None else 0)
         self._cache.move_to_end(run_id)
-        if len(self._cache) > _CACHED:
-            self._cache.popitem(last=False)
+        while len(self._cache) > _CACHED or self._cached_bytes > _CACHED_BYTES:
+            _, oldest = self._cache.popitem(last=False)
+            self._cached_bytes -= oldest.size
         return loaded
 
 
@@ -217,6 +231,6 @@ class PendingAnswers:
 def _names(body: bytes, request_id: str) -> bool:
     try:
         parsed: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(parsed, dict) and parsed.get("request_id") == request_id

@@ -10,8 +10,8 @@ from upcall_contracts.states import SessionState
 def holds(caller: str, session: SessionState) -> bool:
     """Whether the caller is the runner that holds a session.
 
-    A session that spawned a child to carry it out itself is none: it is whom the child asks, and it speaks for
-    the child under the child's own id.
+    A session that spawned a child to carry it out itself is none: it is whom the child asks, and it speaks
+    for the child under the child's own id.
     """
     return session.host is Host.RUNNER and caller == session.holder
 
@@ -21,10 +21,15 @@ def speaks_for(caller: str, session: SessionState) -> bool:
     return caller == session.session_id or holds(caller, session)
 
 
-def spoke_for(caller: str, session: SessionState, run: RunRecord) -> bool:
+def spoke_for(caller: str, session: SessionState, run: RunRecord | None) -> bool:
     """Whether the caller may hear what became of a run: it speaks for it, held it, or has lost it."""
-    held = session.host is Host.RUNNER and caller in {run.holder, *session.former_holders}
-    return speaks_for(caller, session) or held
+    held = {*session.former_holders, run.holder if run is not None else None}
+    return speaks_for(caller, session) or (session.host is Host.RUNNER and caller in held)
+
+
+def is_runner(caller: str, session: SessionState) -> bool:
+    """Whether the caller speaks as a session's runner, and not as the session: it must name its attempt."""
+    return session.host is Host.RUNNER and caller != session.session_id
 
 
 def may_answer(caller: str, parent_session_id: str, parent: SessionState | None) -> bool:

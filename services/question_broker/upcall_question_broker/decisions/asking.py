@@ -86,7 +86,7 @@ def _attempt_required(facts: AskFacts, caller: str, body: QuestionAsk) -> Refusa
     child, run = facts.child, facts.run
     if body.attempt is not None or child is None or not access.is_runner(caller, child):
         return None
-    return refusals.attempt_required() if access.may_hear(caller, child, run) else None
+    return refusals.attempt_required() if access.spoke_for(caller, child, run) else None
 
 
 def _repeated(facts: AskFacts, body: QuestionAsk, mark: CommandMark) -> Repeated | Refusal | None:
@@ -110,7 +110,7 @@ class _Standing:
 def _standing(facts: AskFacts, caller: str, body: QuestionAsk) -> _Standing | Refusal:
     """Whether the caller speaks for a run that is running and has somebody to ask."""
     child, run = facts.child, facts.run
-    if child is None or run is None or not access.may_hear(caller, child, run):
+    if child is None or run is None or not access.spoke_for(caller, child, run):
         return refusals.unknown_run(body.run_id)
     if body.attempt is not None and body.attempt != run.attempt:
         return refusals.stale_attempt(body.run_id, run.attempt)

@@ -33,7 +33,7 @@ def decide_cancel(
         repeated = ending.repeated(questions, mark, body.command_id)
         if repeated is not None:
             return repeated
-    if questions is None or record is None or child is None or not access.may_hear(caller, child, run):
+    if questions is None or record is None or child is None or not access.spoke_for(caller, child, run):
         if body.request_id is not None:
             return refusals.unknown_request(body.request_id)
         return refusals.nothing_open(body.run_id or "")

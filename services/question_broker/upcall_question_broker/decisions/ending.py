@@ -48,7 +48,7 @@ def with_brief(questions: QuestionsState, request_id: str, changes: dict[str, An
 def repeated(
     questions: QuestionsState, mark: CommandMark, command_id: str | None
 ) -> Repeated | Refusal | None:
-    """Whether a command that ends a question has ended one of this run before: then it decides nothing new."""
+    """What a command that ended a question of this run before comes to: it decides nothing new."""
     for brief in questions.questions:
         if brief.end_key == mark.key:
             same = brief.end_fingerprint == mark.fingerprint
