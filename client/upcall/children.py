@@ -215,6 +215,7 @@ class Child:
     async def _wait_for_run(self, run_id: str) -> tuple[str, QuestionRecord | None]:
         body = {"run_id": run_id, "timeout_ms": _WAIT_MS}
         seen = await self._parent.query("run.wait", body, waits=_WAIT_MS / 1000)
+        self.period_id = self.period_id or RunRecord.model_validate(seen["run"]).period_id or ""
         question = seen["question"] if seen["state"] == "question" else None
         return seen["state"], QuestionRecord.model_validate(question) if question else None
 

@@ -16,6 +16,7 @@ from upcall_contracts.records import (
 from upcall_contracts.texts import question_item_text
 
 if TYPE_CHECKING:
+    from .children import Child
     from .parent import Parent
 
 
@@ -42,6 +43,11 @@ class Question:
     def session_id(self) -> str:
         """The child that asks."""
         return self.record.child_session_id or ""
+
+    @property
+    def child(self) -> "Child":
+        """A handle on the child: after answering, `await question.child.wait()`."""
+        return self.parent.child(self.record)
 
     @property
     def question(self) -> str:
@@ -103,6 +109,11 @@ class Report:
     def session_id(self) -> str:
         """The child."""
         return self.record.session_id
+
+    @property
+    def child(self) -> "Child":
+        """A handle on the child, to continue it: `await report.child.continue_("now the tests")`."""
+        return self.parent.child(self.record)
 
     @property
     def ok(self) -> bool:

@@ -114,7 +114,7 @@ class Parent:
     async def call(self, agent: str, task: str, **options: Any) -> Result | Question:
         """Spawn in the foreground and wait: the result, or the child's question.
 
-        After a question: `question.answer(...)`, then `child(question.record).wait()`.
+        After a question: `question.answer(...)`, then `question.child.wait()`.
         """
         return await (await self.spawn(agent, task, background=False, **options)).wait()
 

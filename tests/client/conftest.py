@@ -1,17 +1,18 @@
-"""A nats-server of its own for each test, with the contract's streams, and services that a test scripts."""
+"""What tests of the client talk to: everything, or a nats-server with services that a test scripts."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+import nats
 import upcall
+from tests.blackbox.deployment import Deployment
 from upcall_contracts.errors import Refusal, ok
 from upcall_deploy.ports import Ports
 from upcall_deploy.processes import Part
@@ -104,4 +105,28 @@ async def services(server: Server) -> AsyncIterator[Services]:
 @pytest.fixture
 async def up(server: Server) -> AsyncIterator[upcall.Upcall]:
     async with upcall.connect(server.url) as up:
+        yield up
+
+
+@pytest.fixture(scope="session")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Everything, real, with waits that a test can afford."""
+    settings = {
+        "INSTANCES": "1",
+        "UPCALL_SYNC_INTERVAL": "2m",
+        "UPCALL_LEASE_MS": "2000",
+        "UPCALL_CANCEL_GRACE_MS": "2000",
+    }
+    deployment = Deployment(tmp_path_factory.mktemp("client") / "data", settings)
+    try:
+        yield deployment.start()
+    finally:
+        deployment.stop()
+
+
+@pytest.fixture
+async def live(deployment: Deployment) -> AsyncIterator[upcall.Upcall]:
+    """A connection to the whole deployment."""
+    await asyncio.to_thread(deployment.wait_ready)
+    async with upcall.connect(deployment.nats_url) as up:
         yield up
