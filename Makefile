@@ -11,6 +11,8 @@ INSTANCES ?= 1
 export INSTANCES
 # More arguments for pytest, for example ARGS="-k timeout -x".
 ARGS ?=
+# Test processes side by side; most of a test's time is waiting.
+JOBS ?= 4
 
 .PHONY: help setup test test-faults lint lint-ci types schemas schemas-ci up demo bench lock clean
 
@@ -20,7 +22,7 @@ help: ## this list
 setup: ## install the locked packages into .venv (every other target does so by itself)
 	@sh deploy/setup.sh
 
-test: setup ## run the tests (ARGS="-k name -x" goes to pytest)
+test: setup ## run the tests (JOBS=4 side by side; ARGS="-k name -x" goes to pytest)
 	@$(PY) -m pytest $(ARGS)
 
 test-faults: export UPCALL_FAULTS = long
