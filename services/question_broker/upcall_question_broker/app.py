@@ -9,6 +9,7 @@ from .broker import Broker
 from .decisions.asking import AskRules
 from .handlers import command_handlers, deadline_handler, ends_handler
 from .index import SERVICE, QuestionIndex
+from .overdue import Overdue
 from .queries import QuestionQueries
 from .settings import BrokerSettings
 from .stores import PendingAnswers, Questions, Sessions
@@ -19,6 +20,7 @@ def build(settings: BrokerSettings) -> Service:
     service = Service(SERVICE, settings)
     questions, sessions = Questions(service.log), Sessions(service.log)
     index = QuestionIndex(service.redis, questions, sessions)
+    overdue = Overdue(service.log.now)
     broker = Broker(
         questions,
         sessions,
@@ -27,6 +29,7 @@ def build(settings: BrokerSettings) -> Service:
         service.timers,
         service.redis,
         AskRules(max_questions=settings.max_questions_per_run),
+        overdue,
     )
     queries = QuestionQueries(questions, sessions, index, service.connection)
     service.on_commands("question_broker", command_handlers(broker, service.overloaded))
@@ -34,6 +37,8 @@ def build(settings: BrokerSettings) -> Service:
     service.on_deliveries(streams.LOG, "question_broker-ends", ends_handler(broker))
     service.on_queries(queries.handlers())
     service.in_background(index.keeper.run)
+    service.in_background(broker.mend)
+    service.in_background(lambda: overdue.run(broker.deadline))
     return service
 
 

@@ -27,6 +27,7 @@ from .decisions.cancelling import decide_cancel
 from .decisions.outcomes import Decided, EndFirst, Repeated
 from .index import QuestionIndex
 from .metrics import count_end
+from .overdue import Overdue
 from .stores import Loaded, PendingAnswers, Questions, Sessions
 
 logger = structlog.get_logger()
@@ -60,6 +61,7 @@ class Broker:
         timers: Timers,
         gate: RedisGate,
         rules: AskRules,
+        overdue: Overdue,
     ) -> None:
         self._questions = questions
         self._sessions = sessions
@@ -68,6 +70,7 @@ class Broker:
         self._timers = timers
         self._gate = gate
         self._rules = rules
+        self._overdue = overdue
 
     # Asking
 
@@ -292,6 +295,17 @@ class Broker:
         if later is not None:
             raise later
 
+    async def mend(self) -> None:
+        """Whenever the index was read from the log, look at all questions that wait: while it lacked some, an
+        end may have passed them over."""
+        while True:
+            for record in await self._index.found_waiting():
+                self._overdue.note(record)
+                try:
+                    await self.end_owed_locked(record.child_run_id or "", time.time_ns() // 1_000_000)
+                except Unavailable as error:
+                    logger.warning("not looked at", request_id=record.request_id, error=str(error))
+
     async def deadline(self, request_id: str, run_id: str, fired_at: int) -> Again | None:
         """The deadline of a question has fired, at epoch ms `fired_at`."""
         async with self._gate.lock(f"question:{run_id}"):
@@ -333,6 +347,7 @@ class Broker:
     ) -> QuestionRecord:
         record = await self._questions.append(decided, expected=loaded.seq, now=now, mark=mark)
         count_end(decided, now)
+        self._overdue.note(record)
         logger.info(
             "question " + decided.event,
             request_id=record.request_id,

@@ -1,5 +1,6 @@
 """The broker's index in Redis: from ids to aggregates, and lists. Who reads it checks it against the log."""
 
+import asyncio
 from collections import OrderedDict
 from typing import Any, Final, cast
 
@@ -43,7 +44,15 @@ class QuestionIndex:
         self._questions = questions
         self._sessions = sessions
         self._known = Known()
+        self._waiting: list[QuestionRecord] = []
+        self._read = asyncio.Event()
         self.keeper = IndexKeeper(gate, SERVICE, self._rebuild)
+
+    async def found_waiting(self) -> list[QuestionRecord]:
+        """The questions that waited when the index was last read from the log; each reading is told once."""
+        await self._read.wait()
+        self._read.clear()
+        return self._waiting
 
     async def session_of_run(self, run_id: str) -> str | None:
         """The session of a run; None if there is no such run."""
@@ -92,36 +101,38 @@ class QuestionIndex:
 
         await self.keeper.write(write)
 
-    async def candidates(self, parent_session_id: str | None, *, waiting: bool) -> list[str]:
-        """Ids of questions, oldest first, for a parent session or for all; may hold too many."""
-        names = _list_names(parent_session_id, waiting=waiting)
+    async def candidates(self, parent_session_id: str | None, *, waiting: bool, since: int = 0) -> list[str]:
+        """Ids of questions, oldest first, for a parent session or for all; may hold too many.
+
+        `since` is the epoch ms at which the first was asked.
+        """
+        name = _list_name(parent_session_id, waiting=waiting)
 
         async def look(redis: Redis) -> list[Any]:
-            pipe = redis.pipeline(transaction=True)
-            pipe.exists(keys.ready(SERVICE))
-            for name in names:
-                pipe.zrange(name, 0, -1)
-            return await pipe.execute()
+            async with redis.pipeline(transaction=True) as pipe:
+                self._gate.look_if_ready(pipe, SERVICE)
+                pipe.zrangebyscore(name, since, "+inf")
+                return await pipe.execute()
 
-        found = await self._gate.attempt(look)
-        if found is not None and found[0]:
-            return [cast(bytes, each).decode() for each in found[-1]]
-        return await self._candidates_from_log(parent_session_id, waiting=waiting)
+        found = None if self.keeper.doubtful else await self._gate.attempt(look)
+        if found is not None and self._gate.was_ready(found[0], found[1]):
+            return [cast(bytes, each).decode() for each in found[2]]
+        records = await self._read_log(parent_session_id)
+        kept = [r for r in records if not waiting or r.status is QuestionStatus.WAITING]
+        places = sorted((r.created_at or 0, r.request_id) for r in kept)
+        return [request_id for at, request_id in places if at >= since]
 
-    async def _candidates_from_log(self, parent_session_id: str | None, *, waiting: bool) -> list[str]:
+    async def _read_log(self, parent_session_id: str | None = None) -> list[QuestionRecord]:
+        """All questions as they stand, or those put to a session."""
         last: dict[str, QuestionRecord] = {}
         async for record in self._questions.all():
             if parent_session_id in {None, record.parent_session_id}:
                 last[record.request_id] = record
                 self._known.put(keys.question_run(record.request_id), record.child_run_id or "")
-        kept = [r for r in last.values() if not waiting or r.status is QuestionStatus.WAITING]
-        return [r.request_id for r in sorted(kept, key=lambda r: (r.created_at or 0, r.request_id))]
+        return list(last.values())
 
     async def _rebuild(self) -> None:
-        last: dict[str, QuestionRecord] = {}
-        async for record in self._questions.all():
-            last[record.request_id] = record
-        records = list(last.values())
+        records = await self._read_log()
         for begin in range(0, len(records), _BATCH):
             batch = records[begin : begin + _BATCH]
 
@@ -132,12 +143,14 @@ class QuestionIndex:
                 return await pipe.execute()
 
             await self._gate.attempt(write)
+        self._waiting = [r for r in records if r.status is QuestionStatus.WAITING]
+        self._read.set()
 
 
-def _list_names(parent_session_id: str | None, *, waiting: bool) -> list[str]:
+def _list_name(parent_session_id: str | None, *, waiting: bool) -> str:
     if parent_session_id is not None:
-        return [keys.questions_of_parent(parent_session_id)]
-    return [keys.questions_open() if waiting else keys.questions_all()]
+        return keys.questions_of_parent(parent_session_id)
+    return keys.questions_open() if waiting else keys.questions_all()
 
 
 def _write(pipe: Any, record: QuestionRecord, *, every: bool = False) -> None:

@@ -3,18 +3,19 @@
 import asyncio
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import nats.errors
 from nats.aio.client import Client
 
-from upcall_contracts import refusals, subjects
+from upcall_contracts import limits, refusals, subjects
 from upcall_contracts.errors import Refusal
 from upcall_contracts.events import Family
 from upcall_contracts.ids import OPERATOR
 from upcall_contracts.queries import QuestionGet, QuestionList, QuestionWait
 from upcall_contracts.records import QuestionRecord, QuestionStatus
+from upcall_contracts.states import SessionState
 from upcall_shell.queries import Query, QueryHandler
 
 from .decisions import access, ending
@@ -23,6 +24,8 @@ from .stores import Questions, Sessions
 
 _LOOK_S: Final = 2.0  # a wait looks at the log so often, for an event that got lost on the way
 _CHUNK: Final = 32
+_PAGE_BYTES: Final = limits.PAYLOAD_MAX_BYTES // 2
+"""Of a page, so that it fits into a reply: a page ends early rather than not at all."""
 
 
 class QuestionQueries:
@@ -63,7 +66,7 @@ class QuestionQueries:
         subscription = await self._connection().subscribe(topic)
         try:
             while True:
-                now = await self._read(record.child_run_id or "", record.request_id)
+                now = await self._questions.current(record.child_run_id or "", record.request_id)
                 record = now if now is not None else record
                 left = until - loop.time()
                 if record.status is not QuestionStatus.WAITING or left <= 0:
@@ -78,55 +81,62 @@ class QuestionQueries:
         after = _read_cursor(body.cursor)
         if isinstance(after, Refusal):
             return after
-        waiting = body.status is QuestionStatus.WAITING
-        mine = body.scope == "mine" and query.caller != OPERATOR
-        ids = await self._index.candidates(query.caller if mine else None, waiting=waiting)
-        if mine and not ids:  # a runner has no list of its own: it holds sessions
-            ids = await self._index.candidates(None, waiting=waiting)
-        found: list[QuestionRecord] = []
+        look = _Look(self._sessions)
+        ids = await self._candidates(query.caller, body, after[0], look)
+        page: list[dict[str, Any]] = []
+        last, size = after, 0
         for begin in range(0, len(ids), _CHUNK):
-            shown = await asyncio.gather(
-                *[self._shown(query.caller, each, body) for each in ids[begin : begin + _CHUNK]]
-            )
-            found += [r for r in shown if r is not None and (r.created_at or 0, r.request_id) > after]
-            if len(found) > body.limit:
-                break
-        page = sorted(found, key=_order)[: body.limit]
-        more = len(found) > body.limit
-        return {
-            "questions": [r.to_wire() for r in page],
-            "cursor": _write_cursor(page[-1]) if more else None,
-        }
+            chunk = ids[begin : begin + _CHUNK]
+            shown = await asyncio.gather(*[self._shown(query.caller, each, body, look) for each in chunk])
+            for record in shown:
+                if record is None or _order(record) <= after:
+                    continue
+                wire = record.to_wire()
+                size += len(json.dumps(wire))
+                if len(page) == body.limit or (page and size > _PAGE_BYTES):
+                    return {"questions": page, "cursor": _write_cursor(last)}
+                page.append(wire)
+                last = _order(record)
+        return {"questions": page, "cursor": None}
 
-    async def _shown(self, caller: str, request_id: str, body: QuestionList) -> QuestionRecord | None:
+    async def _candidates(self, caller: str, body: QuestionList, since: int, look: "_Look") -> Sequence[str]:
+        waiting = body.status is QuestionStatus.WAITING
+        mine = body.scope == "mine" and caller != OPERATOR
+        if mine and await look.session(caller) is None:
+            mine = False  # a runner has no list of its own: it holds sessions
+        return await self._index.candidates(caller if mine else None, waiting=waiting, since=max(since, 0))
+
+    async def _shown(
+        self, caller: str, request_id: str, body: QuestionList, look: "_Look"
+    ) -> QuestionRecord | None:
         run_id = await self._index.run_of_question(request_id)
-        record = None if run_id is None else await self._read(run_id, request_id)
+        record = None if run_id is None else await self._questions.current(run_id, request_id)
         if record is None or record.status is not body.status:
             return None
-        if not await self._put_to(caller, record, body.scope):
+        if not await self._put_to(caller, record, body.scope, look):
             return None
-        if record.status is not QuestionStatus.WAITING or await self._stands(record):
+        if record.status is not QuestionStatus.WAITING or await self._stands(record, look):
             return record
         return None
 
-    async def _put_to(self, caller: str, record: QuestionRecord, scope: str) -> bool:
+    async def _put_to(self, caller: str, record: QuestionRecord, scope: str, look: "_Look") -> bool:
         """Whether a question is put to the caller, or to a session of its tree."""
         parent = record.parent_session_id or ""
         if caller in {OPERATOR, parent}:
             return True
-        line = await self._sessions.line(parent)
+        line = await look.line(parent)
         return access.may_see(caller, line[:1] if scope == "mine" else line)
 
-    async def _stands(self, record: QuestionRecord) -> bool:
+    async def _stands(self, record: QuestionRecord, look: "_Look") -> bool:
         """Whether a waiting question is not owed an end: between the two, no list shows it as waiting."""
         child, parent = await asyncio.gather(
-            self._sessions.load(record.child_session_id), self._sessions.load(record.parent_session_id)
+            look.session(record.child_session_id or ""), look.session(record.parent_session_id or "")
         )
         return ending.owed_status(record.child_run_id or "", child, parent)[0] is None
 
     async def _visible(self, caller: str, request_id: str) -> QuestionRecord | Refusal:
         run_id = await self._index.run_of_question(request_id)
-        record = None if run_id is None else await self._read(run_id, request_id)
+        record = None if run_id is None else await self._questions.current(run_id, request_id)
         if record is None:
             return refusals.unknown_request(request_id)
         if caller not in {OPERATOR, record.parent_session_id, record.child_session_id}:
@@ -135,8 +145,27 @@ class QuestionQueries:
                 return refusals.unknown_request(request_id)
         return record
 
-    async def _read(self, run_id: str, request_id: str) -> QuestionRecord | None:
-        return await self._questions.record(run_id, request_id, await self._questions.load(run_id))
+
+class _Look:
+    """The sessions as one query finds them: each is read once, however many questions are put to it."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._found: dict[str, asyncio.Task[SessionState | None]] = {}
+
+    async def session(self, session_id: str) -> SessionState | None:
+        """A session; None if there is none."""
+        if session_id not in self._found:
+            self._found[session_id] = asyncio.create_task(self._sessions.load(session_id))
+        return await self._found[session_id]
+
+    async def line(self, session_id: str) -> list[SessionState]:
+        """A session and its ancestors."""
+        session = await self.session(session_id)
+        if session is None:
+            return []
+        above = await asyncio.gather(*[self.session(each) for each in session.ancestors])
+        return [session, *[each for each in above if each is not None]]
 
 
 def _reply(record: QuestionRecord | Refusal) -> dict[str, Any] | Refusal:
@@ -160,15 +189,19 @@ async def _next(subscription: Any, request_id: str, wait_s: float) -> None:
             return
 
 
-def _write_cursor(record: QuestionRecord) -> str:
-    return base64.urlsafe_b64encode(json.dumps(_order(record)).encode()).decode()
+def _write_cursor(place: tuple[int, str]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
 
 
 def _read_cursor(cursor: str | None) -> tuple[int, str] | Refusal:
     if cursor is None:
         return (-1, "")
     try:
-        at, request_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        return (int(at), str(request_id))
-    except (ValueError, TypeError):
-        return refusals.invalid_field("cursor", "is not one that question.list gave")
+        match json.loads(base64.urlsafe_b64decode(cursor.encode())):
+            case [int(at), str(request_id)]:
+                return (at, request_id)
+            case _:
+                pass
+    except (ValueError, RecursionError):
+        pass
+    return refusals.invalid_field("cursor", "is not one that question.list gave")

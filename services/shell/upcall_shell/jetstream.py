@@ -65,6 +65,10 @@ class StreamClient:
         """The answer of STREAM.INFO."""
         return await self.api(f"STREAM.INFO.{self.stream}", request)
 
+    async def now(self) -> int:
+        """JetStream's clock, in epoch ms."""
+        return from_wire((await self.info())["ts"])
+
     async def api(self, verb: str, request: dict[str, Any]) -> dict[str, Any]:
         """A request to the API; Unavailable where nobody answers."""
         reply = await self._request(f"$JS.API.{verb}", json.dumps(request).encode(), None, _READ_TIMEOUT_S)
