@@ -40,11 +40,13 @@ lint-ci: setup ## look at format and lint rules, and change nothing
 types: setup ## check the types
 	@$(PY) -m pyright
 
-schemas: setup ## write the JSON Schemas and the AsyncAPI document anew
+schemas: setup ## write the JSON Schemas, the AsyncAPI document and docs/states.md anew
 	@$(PY) -m upcall_contracts.generate
+	@$(PY) -m upcall_contracts.transitions > docs/states.md
 
 schemas-ci: setup ## fail where they differ from the contracts
 	@$(PY) -m upcall_contracts.generate --check
+	@$(PY) -m upcall_contracts.transitions | diff -u docs/states.md - || { echo "drifted: docs/states.md: make schemas" >&2; exit 1; }
 
 up: setup ## NATS, Redis and all services on this machine (DATA= NATS_PORT= REDIS_PORT= INSTANCES=)
 	@$(PY) -m upcall_deploy.up --with-parent --data $(DATA) \
