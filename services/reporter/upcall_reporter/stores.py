@@ -1,7 +1,7 @@
 """What the reporter reads and writes: the log, and its index in Redis."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import orjson
@@ -86,10 +86,14 @@ class ReportLog:
         on = f"log.report.*.*.*.{session_id}"
         return await self._scan(on, f"{on}.*", f"{on}.*.*")
 
+    async def each(self, *filters: str) -> AsyncIterator[Report]:
+        """The last entry of each status of each report; of a report that was held and decided, both."""
+        async for stored in self._stream.scan(list(filters), last_per_subject=True):
+            yield read_report(stored)
+
     async def _scan(self, *filters: str) -> list[Report]:
         last: dict[str, Report] = {}
-        async for stored in self._stream.scan(list(filters), last_per_subject=True):
-            report = read_report(stored)
+        async for report in self.each(*filters):
             known = last.get(report.state.period_id)
             if known is None or known.seq < report.seq:
                 last[report.state.period_id] = report
@@ -132,8 +136,10 @@ class ReportIndex:
         self, parent_session_id: str | None, after: Place | None, limit: int
     ) -> list[Place] | None:
         """The next places of the list of a parent session, or of all; None where the index is not whole."""
+        if self.keeper.doubtful:
+            return None
         name = keys.reports_of_parent(parent_session_id) if parent_session_id else keys.reports_all()
-        return await self._gate.attempt(lambda redis: _page(redis, name, after, limit))
+        return await self._gate.attempt(lambda redis: self._read(redis, name, after, limit))
 
     async def sessions(self, period_ids: list[str]) -> list[str | None] | None:
         """The session of each period, as far as it is known."""
@@ -141,11 +147,36 @@ class ReportIndex:
         found: list[Any] | None = await self._gate.attempt(lambda redis: redis.mget(names))
         return found if found is None else [value.decode() if value else None for value in found]
 
+    async def _read(self, redis: Redis, name: str, after: Place | None, limit: int) -> list[Place] | None:
+        """Read in one transaction with the mark that the index is whole: no flush comes in between."""
+        score = after[0] if after else "-inf"
+        skip = 0
+        while True:
+            async with redis.pipeline(transaction=True) as pipe:
+                self._gate.look_if_ready(pipe, SERVICE)
+                pipe.zrangebyscore(name, score, "+inf", start=skip, num=limit, withscores=True)
+                *whole, rows = await pipe.execute()
+            if not self._gate.was_ready(*whole):
+                return None
+            places = [(int(at), member.decode()) for member, at in rows]
+            found = [place for place in places if after is None or place > after]
+            # Redis orders equal scores by member, as Python orders ids: what is left out comes first.
+            if found or len(places) < limit:
+                return found
+            skip += limit
+
     async def _rebuild(self) -> None:
-        reports = await self._reports.all()
-        for start in range(0, len(reports), _REBUILD_BATCH):
-            batch = [(r.state, r.parent_session_id) for r in reports[start : start + _REBUILD_BATCH]]
-            await self.keeper.write(lambda redis, batch=batch: _write(redis, batch))
+        batch: list[tuple[ReportState, str | None]] = []
+        async for report in self._reports.each(log.REPORT_GUARD_ALL):
+            batch.append((report.state, report.parent_session_id))
+            if len(batch) == _REBUILD_BATCH:
+                await self._write_batch(batch)
+                batch = []
+        await self._write_batch(batch)
+
+    async def _write_batch(self, batch: list[tuple[ReportState, str | None]]) -> None:
+        if batch:
+            await self.keeper.write(lambda redis: _write(redis, batch))
 
 
 async def _write(redis: Redis, reports: list[tuple[ReportState, str | None]]) -> bool:
@@ -167,22 +198,3 @@ async def _remove(redis: Redis, names: list[str], period_ids: list[str]) -> bool
         pipe.delete(*map(keys.period_session, period_ids))
         await pipe.execute()
     return True
-
-
-async def _page(redis: Redis, name: str, after: Place | None, limit: int) -> list[Place] | None:
-    """Read in one transaction with the mark that the index is whole, so that no flush comes in between."""
-    score = after[0] if after else "-inf"
-    skip = 0
-    while True:
-        async with redis.pipeline(transaction=True) as pipe:
-            pipe.exists(keys.ready(SERVICE))
-            pipe.zrangebyscore(name, score, "+inf", start=skip, num=limit, withscores=True)
-            whole, rows = await pipe.execute()
-        if not whole:
-            return None
-        places = [(int(at), member.decode()) for member, at in rows]
-        found = [place for place in places if after is None or place > after]
-        # Redis orders equal scores by member, as Python orders ids: what is left out comes first.
-        if found or len(places) < limit:
-            return found
-        skip += limit
