@@ -232,6 +232,7 @@ class Service:
         await asyncio.gather(*[d.drain(min(grace, 2.0)) for d in self._query_desks])
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)  # what they hold is given back first
         if self._client is not None:
             with suppress(nats.errors.Error, TimeoutError):
                 await self._client.flush(timeout=2)
