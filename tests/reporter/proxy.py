@@ -22,12 +22,13 @@ class Proxy:
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection."""
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._tasks.add(serving)
+        self._writers.append(writer)
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
-        self._writers += [writer, up_writer]
-        for pump in (self._up(reader, up_writer), self._down(up_reader, writer)):
-            task = asyncio.create_task(pump)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._writers.append(up_writer)
+        await asyncio.gather(self._up(reader, up_writer), self._down(up_reader, writer))
 
     async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tail = b""
