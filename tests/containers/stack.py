@@ -1,0 +1,222 @@
+"""A deployment in containers, as deploy/compose.yaml makes it, and what tests do to it."""
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import nats
+from nats.aio.client import Client
+from testcontainers.compose import DockerCompose
+
+from upcall_deploy import permissions
+from upcall_deploy.ports import is_free
+
+REPOSITORY = Path(__file__).parents[2]
+DEPLOY = REPOSITORY / "deploy"
+SERVICES = ("session", "question_broker", "reporter")
+IMAGES = {
+    "BASE_IMAGE": "upcall-test/python:3.11",
+    "NATS_IMAGE": "upcall-test/nats:local",
+    "REDIS_IMAGE": "upcall-test/redis:local",
+    "UPCALL_IMAGE": "upcall-test/upcall:local",
+}
+"""What .ci/images.sh makes; the environment may name others."""
+
+USERS = """
+[[operator]]
+user = "operator"
+password_env = "UPCALL_NATS_OPERATOR_PASSWORD"
+
+[[agents]]
+user = "agents"
+password_env = "UPCALL_NATS_AGENTS_PASSWORD"
+
+[[harness]]
+user = "shop"
+sessions = ["shop-lead"]
+password_env = "UPCALL_NATS_SHOP_PASSWORD"
+
+[[runner]]
+user = "shop-runner"
+agents = ["explorer"]
+password_env = "UPCALL_NATS_RUNNER_PASSWORD"
+"""
+EVERYONE = '  { user: "everyone", password: $UPCALL_NATS_EVERYONE_PASSWORD }\n]\n'
+"""May be anyone: contract tests play every part over one connection."""
+
+QUICK = {
+    "UPCALL_SYNC_INTERVAL": "2m",
+    "UPCALL_CANCEL_GRACE_MS": "1000",
+    "UPCALL_LEASE_MS": "2000",
+}
+
+
+class Stack:
+    """The containers of one project of Compose."""
+
+    def __init__(self, directory: Path, *overrides: str, **settings: str) -> None:
+        self.project = f"upcall-test-{secrets.token_hex(4)}"
+        self._directory = directory
+        config = directory / "nats"
+        shutil.copytree(DEPLOY / "nats", config)
+        users = permissions.users(USERS).removesuffix("]\n") + EVERYONE
+        (config / "parts" / "users.conf").write_text(users)
+        # Read by other users' processes in the containers.
+        for path in [directory, config, *config.rglob("*")]:
+            path.chmod(0o755)
+        lines = permissions.passwords(permissions.accounts() + users)
+        self.passwords = dict(line.split("=", 1) for line in lines.splitlines())
+        self._env_file = directory / "env"
+        self._env_file.write_text(lines)
+        self.ports = [_free_port() for _ in range(3)]
+        self.environment = {
+            **IMAGES,
+            **QUICK,
+            "COMPOSE_PROJECT_NAME": self.project,
+            "DOCKER_BUILDKIT": "0",
+            "UPCALL_ENV_FILE": str(self._env_file),
+            "UPCALL_NATS_CONFIG": str(config),
+            "UPCALL_NATS_PORT": str(self.ports[0]),
+            "UPCALL_NATS_PORT_2": str(self.ports[1]),
+            "UPCALL_NATS_PORT_3": str(self.ports[2]),
+            **settings,
+            **{name: os.environ[name] for name in IMAGES if name in os.environ},
+        }
+        self.compose = DockerCompose(
+            DEPLOY,
+            ["compose.yaml", *overrides],
+            wait=True,
+            env_file=str(self._env_file),
+        )
+
+    @contextmanager
+    def running(self) -> Iterator["Stack"]:
+        """Everything built and started, ready by the health checks; all of it gone afterwards."""
+        _build_image()
+        before = {name: os.environ.get(name) for name in self.environment}
+        os.environ.update(self.environment)
+        try:
+            with self.compose:
+                yield self
+        except subprocess.CalledProcessError as error:
+            raise AssertionError(f"{error.stderr}\n{self.logs()}") from error
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+    def password(self, user: str) -> str:
+        """The password of a user of NATS."""
+        return self.passwords[f"UPCALL_NATS_{user.removeprefix('shop-').upper()}_PASSWORD"]
+
+    @property
+    def urls(self) -> list[str]:
+        """Where NATS is, from this machine."""
+        return [f"nats://127.0.0.1:{port}" for port in self.ports]
+
+    async def connect(self, user: str, **options: Any) -> Client:
+        """A connection as a user of NATS."""
+        prefix = {} if user in ("everyone", "services") else {"inbox_prefix": permissions.inbox_prefix(user)}
+
+        async def quiet(_: Exception) -> None:
+            """What suffers from a server that is killed says so itself."""
+
+        wanted = {
+            "user": user,
+            "password": self.password(user),
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": 0.2,
+            "connect_timeout": 5,
+            "error_cb": quiet,
+            **prefix,
+            **options,
+        }
+        return await nats.connect(self.urls[0], **wanted)
+
+    # Containers
+
+    def container(self, service: str, number: int = 1) -> str:
+        """The name of a service's container."""
+        return f"{self.project}-{service}-{number}"
+
+    def kill(self, service: str) -> None:
+        """`docker kill`: at once, and nobody starts it again."""
+        docker("kill", self.container(service))
+
+    def start(self, service: str) -> None:
+        """Start it again."""
+        docker("start", self.container(service))
+
+    def ready(self, service: str) -> dict[str, bool]:
+        """What /readyz says; empty where nobody answers."""
+        ask = "import urllib.request as u, urllib.error as e\ntry: r = u.urlopen('http://127.0.0.1:8080/readyz')"
+        ask += "\nexcept e.HTTPError as x: r = x\nprint(r.read().decode())"
+        found = docker("exec", self.container(service), "python", "-c", ask, check=False)
+        return json.loads(found)["checks"] if found.startswith("{") else {}
+
+    def until_ready(self, *services: str, within: float = 30.0) -> float:
+        """Wait until these services are ready; how many seconds it took."""
+        began = time.monotonic()
+        for service in services:
+            while not (checks := self.ready(service)) or not all(checks.values()):
+                assert time.monotonic() - began < within, (
+                    f"{service} not ready: {checks}\n{self.logs(service)}"
+                )
+                time.sleep(0.2)
+        return time.monotonic() - began
+
+    def logs(self, *services: str) -> str:
+        """The end of what they said."""
+        names = [self.container(service) for service in services or ("nats", "redis", *SERVICES)]
+        return "\n".join(f"--- {name}\n{docker('logs', '--tail', '30', name, check=False)}" for name in names)
+
+    @property
+    def network(self) -> str:
+        """The network that they share."""
+        return f"{self.project}_default"
+
+
+def docker(*arguments: str, check: bool = True, timeout: float = 120) -> str:
+    """Run a docker command: what it printed."""
+    done = subprocess.run(
+        ["docker", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env={"DOCKER_BUILDKIT": "0", **os.environ},
+    )
+    if check and done.returncode:
+        raise AssertionError(f"docker {' '.join(arguments)}: {done.stderr}")
+    return done.stdout + ("" if check else done.stderr)
+
+
+@cache
+def _build_image() -> None:
+    """As Compose would, but once: without BuildKit it builds the same image for each service."""
+    image, base = (os.environ.get(name, IMAGES[name]) for name in ("UPCALL_IMAGE", "BASE_IMAGE"))
+    file = str(DEPLOY / "Dockerfile")
+    argument = f"BASE_IMAGE={base}"
+    docker("build", "-q", "-f", file, "--build-arg", argument, "-t", image, str(REPOSITORY), timeout=300)
+
+
+def a_directory() -> Path:
+    """A directory that the engine can mount, also where it shares no /tmp of this process with pytest."""
+    return Path(tempfile.mkdtemp(prefix="upcall-containers-"))
+
+
+_given: set[int] = set()
+
+
+def _free_port() -> int:
+    port = next(port for port in range(21000, 26000) if port not in _given and is_free(port))
+    _given.add(port)
+    return port
