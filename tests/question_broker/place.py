@@ -1,4 +1,4 @@
-"""Real servers and real brokers for the tests: started once, killed and started again where a test says so."""
+"""Real servers and real brokers for the tests: started once, killed and started again as a test says."""
 
 import asyncio
 import os
@@ -46,7 +46,7 @@ class Process:
                 stdout=log,
                 stderr=log,
                 env=dict(self.spec.environment),
-                preexec_fn=tie_child(),
+                preexec_fn=tie_child(),  # noqa: PLW1509  one prctl, and no thread of ours is running yet
             )
 
     @property

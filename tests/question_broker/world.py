@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import nats
-import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
 from nats.js.api import ConsumerConfig, DeliverPolicy, PubAck
 
 from upcall_contracts import log, streams, subjects
@@ -184,11 +183,12 @@ class World:
         async def quiet(_: Exception) -> None:
             return None
 
-        self.nc = await nats.connect(
+        self.nc = Client()
+        await self.nc.connect(
             self._url,
             error_cb=quiet,
             max_reconnect_attempts=-1,
-            reconnect_time_wait=0.05,
+            reconnect_time_wait=0,
             allow_reconnect=True,
         )
         await self.nc.subscribe(self.inbox + ".*", cb=self._replied)
@@ -214,7 +214,7 @@ class World:
         while True:
             try:
                 return await self.js.publish(subject, body, headers=headers)
-            except (nats.errors.Error, OSError, TimeoutError):
+            except (NatsError, OSError, TimeoutError):
                 assert time.monotonic() < until
                 await asyncio.sleep(0.02)
 
@@ -384,8 +384,8 @@ class World:
         if left:
             pull = await self.js.pull_subscribe_bind(consumer=info.name, stream=stream)
             while len(found) < left:
-                for message in await pull.fetch(min(500, left - len(found)), timeout=5):
-                    found.append((message.subject, message.data))
+                batch = await pull.fetch(min(500, left - len(found)), timeout=5)
+                found += [(message.subject, message.data) for message in batch]
             await pull.unsubscribe()
         await self.js.delete_consumer(stream, info.name)
         return found

@@ -33,7 +33,8 @@ def decide_cancel(
         repeated = ending.repeated(questions, mark, body.command_id)
         if repeated is not None:
             return repeated
-    if questions is None or record is None or child is None or not access.spoke_for(caller, child, run):
+    heard = child is not None and (access.may_cancel(caller, child) or access.spoke_for(caller, child, run))
+    if questions is None or record is None or child is None or not heard:
         if body.request_id is not None:
             return refusals.unknown_request(body.request_id)
         return refusals.nothing_open(body.run_id or "")
