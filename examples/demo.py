@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -65,6 +65,7 @@ class Outcome:
     rounds: int
     answers: int
     reports: int
+    elapsed_ms: int
 
 
 async def play(job: Job, decider: Decider, screen: Screen, data: Path) -> Outcome:
@@ -117,7 +118,7 @@ async def tell(job: Job, decider: Decider, screen: Screen, up: upcall.Upcall, cl
         wrong = await what_is_wrong(job, decider, before, planner)
         answers = sum(len(one.answered) for one in planner.rounds)
         reports = sum(len(one.reports) for one in planner.rounds)
-        return Outcome(wrong, len(planner.rounds), answers, reports)
+        return Outcome(wrong, len(planner.rounds), answers, reports, screen.elapsed_ms)
 
 
 async def what_is_wrong(job: Job, decider: Decider, before: dict[Path, str], planner: Planner) -> list[str]:
@@ -131,17 +132,34 @@ async def what_is_wrong(job: Job, decider: Decider, before: dict[Path, str], pla
     return wrong
 
 
-def choose_decider(screen: Screen) -> Decider | None:
-    """A script, a model or the person at the terminal; None where there is no terminal."""
+class CannotBeginError(Exception):
+    """Something is missing; the message says what to do."""
+
+
+def choose_decider(screen: Screen) -> Decider:
+    """A script, a model or the person at the terminal."""
     if os.environ.get("AUTO"):
         return Script()
     if model := os.environ.get("UPCALL_DEMO_MODEL"):
-        from .licence_headers.model import ModelDecider
-
-        return ModelDecider(model)
+        return _model_decider(model)
     if sys.stdin.isatty():
         return Person(screen.prompt)
-    return None
+    raise CannotBeginError(NOBODY)
+
+
+def _model_decider(name: str) -> Decider:
+    try:
+        from .licence_headers.model import ModelDecider
+    except ImportError as error:
+        raise CannotBeginError(
+            f"A model decides through pydantic-ai, which is not here ({error}): pip install 'upcall[llm]'."
+        ) from error
+    try:
+        return ModelDecider(name)
+    except Exception as error:
+        raise CannotBeginError(
+            f"UPCALL_DEMO_MODEL is {name!r}, which pydantic-ai can't use: {error}"
+        ) from error
 
 
 def main() -> int:
@@ -153,9 +171,10 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the work directory")
     arguments = parser.parse_args()
     screen = Screen()
-    decider = choose_decider(screen)
-    if decider is None:
-        print(NOBODY, file=sys.stderr)
+    try:
+        decider = choose_decider(screen)
+    except CannotBeginError as error:
+        print(error, file=sys.stderr)
         return 2
     with ExitStack() as stack:
         work = Path(tempfile.mkdtemp(prefix="upcall-demo-"))
@@ -182,8 +201,9 @@ def conclude(outcome: Outcome, screen: Screen) -> int:
         screen.verdict(
             True, "Right: headers in line, each answer in the run that asked, one report a period."
         )
-    numbers = {"rounds": outcome.rounds, "answers": outcome.answers, "reports": outcome.reports}
-    screen.plain(json.dumps({**numbers, "elapsed_ms": screen.elapsed_ms}))
+    numbers = asdict(outcome)
+    del numbers["wrong"]
+    screen.plain(json.dumps(numbers))
     return 1 if outcome.wrong else 0
 
 

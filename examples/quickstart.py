@@ -8,29 +8,26 @@ runner = upcall.Runner()
 
 
 @runner.agent("explorer")
-async def explore(run: upcall.Run) -> str:
-    """The child."""
+async def child(run: upcall.Run) -> str:
+    """Usually in a process of its own."""
     answer = await run.ask_parent("Keep v1?", "Clients may depend on it.", options=["keep", "drop"])
     return f"The API is mapped; v1: {answer.option}, because {answer.rationale}."
 
 
-async def main() -> None:
-    """The parent."""
-    async with upcall.connect() as up:
-        serving = asyncio.create_task(runner.run())
+async def parent() -> None:
+    """Answer what the child asks, take its report, and end."""
+    async with upcall.connect() as up, asyncio.TaskGroup() as tasks:
+        tasks.create_task(runner.run())
         planner = await up.open_session(agent="planner")
         await planner.spawn("explorer", "Map the API.")
         async for item in planner.inbox():
-            match item:
-                case upcall.Question():
-                    await item.answer(option="keep", rationale="one client pins it")
-                case upcall.Report():
-                    print(item.answer)
-                    await item.handle()
-                    break
-        runner.stop()
-        await serving
+            if isinstance(item, upcall.Question):
+                await item.answer(option="keep", rationale="one client pins it")
+            if isinstance(item, upcall.Report):
+                print(item.answer)
+                await item.handle()
+                runner.stop()
+                break
 
 
-if __name__ == "__main__":
-    asyncio.run(main())
+asyncio.run(parent())

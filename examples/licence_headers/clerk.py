@@ -71,8 +71,8 @@ class Clerk:
         licence = await self._licence(ours)
         written = [file for file in ours if self._write(file, owner, licence)]
         text = (
-            f"{len(files)} files: {len(written)} brought in line, {len(ours) - len(written)} were already, "
-            f"{len(files) - len(ours)} left to their owners. Licence {licence}, holder {owner}."
+            f"{len(files)} files: {len(written)} brought in line, {len(ours) - len(written)} in line before, "
+            f"{len(files) - len(ours)} left as somebody else's. Licence {licence}, holder {owner}."
         )
         await self.run.append([{"role": "assistant", "content": text}], steps=1)
         return text

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import upcall
+from upcall_contracts.records import QuestionRecord
 
 from .clerk import KEEP
 
@@ -25,12 +26,11 @@ class Decision:
         """In a few words."""
         return "declines to decide" if self.declined else f"answers: {self.text or self.option}"
 
-    async def give(self, question: upcall.Question) -> None:
-        """Send it."""
+    async def give(self, question: upcall.Question) -> QuestionRecord:
+        """Send it; the question as it has ended."""
         if self.declined:
-            await question.decline(self.rationale)
-        else:
-            await question.answer(self.text, option=self.option, rationale=self.rationale)
+            return await question.decline(self.rationale)
+        return await question.answer(self.text, option=self.option, rationale=self.rationale)
 
 
 class Decider(Protocol):

@@ -1,8 +1,9 @@
 """The parent: gives the child a task, decides what it asks, takes its report, continues it."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import upcall
 from upcall_contracts import subjects
@@ -12,6 +13,9 @@ from upcall_contracts.records import QuestionRecord, ReportRecord, RunRecord
 from .clerk import AGENT
 from .deciding import Decider
 from .screen import Screen
+
+LEASE_MS: Final = 5_000
+"""How long the child's process may be silent before another takes its run over: short, to be watched."""
 
 
 @dataclass(slots=True)
@@ -30,6 +34,7 @@ class Planner:
     run: upcall.Run
     decider: Decider
     screen: Screen
+    agent: str = AGENT
     rounds: list[Round] = field(default_factory=list[Round])
 
     async def watch(self) -> None:
@@ -47,7 +52,7 @@ class Planner:
     async def delegate(self, task: str, description: str) -> Round:
         """A new child, or the one of the round before; returns with its report."""
         if not self.rounds:
-            child = await self.run.spawn(AGENT, task, description=description)
+            child = await self.run.spawn(self.agent, task, description=description, lease_ms=LEASE_MS)
         else:
             child = await self.run.continue_(self.rounds[0].child.session_id, task, description=description)
         self.rounds.append(Round(child))
@@ -72,10 +77,14 @@ class Planner:
             lines.append(f"  {number}  {option}{recommended}")
         self.screen.line(self._lineage(record.agent, "▲"), "\n".join(lines), "ask")
         decision = await self.decider.decide(question)
+        waited = time.time() - (record.created_at or 0) / 1000
+        why = f"\nbecause: {decision.rationale}" if decision.rationale else ""
+        text = f"{self.decider.name} {decision.said} (the child has waited {waited:.1f} s){why}"
+        self.screen.line(self._lineage(record.agent, "▼"), text, "you")
         try:
-            await decision.give(question)
+            self.rounds[-1].answered.append(await decision.give(question))
         except upcall.AlreadyResolvedError as error:
-            self.screen.line(self.decider.name, f"too late: {error}", "you")
+            self.screen.line(self._lineage(record.agent, "▼"), f"too late: {error}", "ask")
 
     def _show(self, event: Event) -> None:
         match event.type:
@@ -86,26 +95,15 @@ class Planner:
                 text = f"run {run.ordinal} of {run.agent} {event.type.removeprefix('run_')}"
                 text += f" as {run.outcome}" if run.outcome else f", attempt {run.attempt}"
                 self.screen.line(self._lineage(run.agent, "▸"), text, "child")
-            case EventType.QUESTION_ANSWERED | EventType.QUESTION_TIMED_OUT | EventType.QUESTION_CANCELLED:
-                self._show_end(QuestionRecord.model_validate(event.data))
+            case EventType.QUESTION_TIMED_OUT | EventType.QUESTION_CANCELLED:
+                question = QuestionRecord.model_validate(event.data)
+                self.screen.line(self._lineage(question.agent, "▼"), f"no answer: {question.status}", "ask")
             case EventType.REPORT_DELIVERED:
                 report = ReportRecord.model_validate(event.data)
                 text = f"reports {report.result}: {report.answer or report.error}"
                 self.screen.line(self._lineage(report.agent, "▲"), text, "planner")
             case _:
                 pass
-
-    def _show_end(self, question: QuestionRecord) -> None:
-        if question.status != "answered":
-            self.screen.line(self._lineage(question.agent, "▼"), f"no answer: {question.status}", "ask")
-            return
-        if self.rounds:
-            self.rounds[-1].answered.append(question)
-        waited = ((question.answered_at or 0) - (question.created_at or 0)) / 1000
-        said = "declines to decide" if question.action == "decline" else f"answers: {question.answer}"
-        why = f"\nbecause: {question.rationale}" if question.rationale else ""
-        text = f"{self.decider.name} {said} (the child waited {waited:.1f} s){why}"
-        self.screen.line(self._lineage(question.agent, "▼"), text, "you")
 
     def _lineage(self, agent: str, arrow: str) -> str:
         return f"{self.run.record.agent} {arrow} {agent}"
