@@ -14,7 +14,7 @@ ARGS ?=
 # Test processes side by side; most of a test's time is waiting.
 JOBS ?= 4
 
-.PHONY: help setup test test-faults lint lint-ci types schemas schemas-ci up demo bench lock clean
+.PHONY: help setup test test-faults test-containers lint lint-ci types schemas schemas-ci up demo bench lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,6 +28,9 @@ test: setup ## run the tests (JOBS=4 side by side; ARGS="-k name -x" goes to pyt
 test-faults: export UPCALL_FAULTS = long
 test-faults: setup ## run the fault tests in their long form
 	@$(PY) -m pytest -m faults --timeout 900 $(ARGS)
+
+test-containers: setup ## run the container tests (makes an engine and images where they are missing)
+	@bash .ci/containers.sh $(ARGS)
 
 lint: setup ## format, and fix what can be fixed
 	@$(PY) -m ruff format --quiet

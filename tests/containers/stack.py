@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import nats
 from nats.aio.client import Client
 from testcontainers.compose import DockerCompose
 
+import nats
 from upcall_deploy import permissions
 from upcall_deploy.ports import is_free
 
@@ -64,7 +64,7 @@ class Stack:
     """The containers of one project of Compose."""
 
     def __init__(self, directory: Path, *overrides: str, **settings: str) -> None:
-        self.project = f"upcall-test-{secrets.token_hex(4)}"
+        self.project = f"{os.environ.get('UPCALL_TEST_PREFIX', 'upcall-test')}-{secrets.token_hex(4)}"
         self._directory = directory
         config = directory / "nats"
         shutil.copytree(DEPLOY / "nats", config)
@@ -155,18 +155,27 @@ class Stack:
         """Start it again."""
         docker("start", self.container(service))
 
-    def ready(self, service: str) -> dict[str, bool]:
+    def restart(self, service: str, number: int = 1) -> None:
+        """As a rolling restart does: SIGTERM, its end, a new start, ready again."""
+        name = self.container(service, number)
+        docker("stop", "--time", "30", name)
+        state = docker("inspect", "--format", "{{.State.ExitCode}}", name).strip()
+        assert state == "0", f"{name} ended with {state}: {docker('logs', '--tail', '20', name, check=False)}"
+        docker("start", name)
+        self.until_ready(service, number=number)
+
+    def ready(self, service: str, number: int = 1) -> dict[str, bool]:
         """What /readyz says; empty where nobody answers."""
         ask = "import urllib.request as u, urllib.error as e\ntry: r = u.urlopen('http://127.0.0.1:8080/readyz')"
         ask += "\nexcept e.HTTPError as x: r = x\nprint(r.read().decode())"
-        found = docker("exec", self.container(service), "python", "-c", ask, check=False)
+        found = docker("exec", self.container(service, number), "python", "-c", ask, check=False)
         return json.loads(found)["checks"] if found.startswith("{") else {}
 
-    def until_ready(self, *services: str, within: float = 30.0) -> float:
+    def until_ready(self, *services: str, within: float = 30.0, number: int = 1) -> float:
         """Wait until these services are ready; how many seconds it took."""
         began = time.monotonic()
         for service in services:
-            while not (checks := self.ready(service)) or not all(checks.values()):
+            while not (checks := self.ready(service, number)) or not all(checks.values()):
                 assert time.monotonic() - began < within, (
                     f"{service} not ready: {checks}\n{self.logs(service)}"
                 )
