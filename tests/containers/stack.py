@@ -18,7 +18,7 @@ from testcontainers.compose import DockerCompose
 
 import nats
 from upcall_deploy import permissions
-from upcall_deploy.ports import is_free
+from upcall_deploy.ports import Ports
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
@@ -77,7 +77,8 @@ class Stack:
         self.passwords = dict(line.split("=", 1) for line in lines.splitlines())
         self._env_file = directory / "env"
         self._env_file.write_text(lines)
-        self.ports = [_free_port() for _ in range(3)]
+        ports = Ports(directory / "ports.json")
+        self.ports = [ports.give(f"nats-{number}") for number in (1, 2, 3)]
         self.environment = {
             **IMAGES,
             **QUICK,
@@ -220,12 +221,3 @@ def _build_image() -> None:
 def a_directory() -> Path:
     """A directory that the engine can mount, also where it shares no /tmp of this process with pytest."""
     return Path(tempfile.mkdtemp(prefix="upcall-containers-"))
-
-
-_given: set[int] = set()
-
-
-def _free_port() -> int:
-    port = next(port for port in range(21000, 26000) if port not in _given and is_free(port))
-    _given.add(port)
-    return port

@@ -31,8 +31,8 @@ async def connect(port: int) -> AsyncIterator[Connect]:
     users: list[User] = []
 
     async def make(name: str, **options: Any) -> User:
-        users.append(await User(name).connect(port, **options))
-        return users[-1]
+        users.append(User(name))
+        return await users[-1].connect(port, **options)
 
     yield make
     for user in users:

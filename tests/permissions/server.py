@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from upcall_deploy import binaries, permissions
-from upcall_deploy.ports import HOST, is_free
+from upcall_deploy.ports import HOST, Ports
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = REPOSITORY / "deploy" / "nats"
@@ -61,22 +61,14 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, **dict.fromkeys(names, PASSWORD), **fixed, **more}
 
 
-def free_port() -> int:
-    port = next(port for port in range(26000, 30000) if port not in _given and is_free(port))
-    _given.add(port)
-    return port
-
-
-_given: set[int] = set()
-
-
 @contextmanager
 def serving(
     directory: Path, name: str = "single", users: str = USERS, more: Mapping[str, str] | None = None
 ) -> Iterator[int]:
     """Run it; its port, once it takes connections."""
-    port, file = free_port(), configuration(directory, users) / f"{name}.conf"
-    where = ["-a", HOST, "-p", str(port), "-m", str(free_port())]
+    ports = Ports(directory / "ports.json")
+    port, file = ports.give("nats"), configuration(directory, users) / f"{name}.conf"
+    where = ["-a", HOST, "-p", str(port), "-m", str(ports.give("http"))]
     log = directory / "nats.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
