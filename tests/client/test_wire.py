@@ -118,7 +118,7 @@ async def test_too_large_is_refused_before_it_is_sent(up: upcall.Upcall, service
 
 
 async def test_no_server_says_where_and_what_to_do() -> None:
-    with pytest.raises(upcall.ConnectError, match=r"127\.0\.0\.1:9 .*UPCALL_NATS_URL"):
+    with pytest.raises(upcall.ConnectError, match=r"No NATS.*127\.0\.0\.1:9 .*UPCALL_NATS_URL"):
         await upcall.connect("nats://127.0.0.1:9", timeout=0.5)
 
 

@@ -63,9 +63,8 @@ class Sessions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.w = World()
+        self.w = World(on_entry=self.on_entry)
         self.model: dict[str, Busy] = {}
-        self.read = 0
         self.left: dict[str, dict[str, str]] = {}
         self.period_of: dict[str, str] = {}
         """The closed period of each settled run."""
@@ -85,15 +84,34 @@ class Sessions(RuleBasedStateMachine):
 
     # The model reads what was decided
 
-    def look(self, *, excused: set[str] | None = None, unwaking: set[str] | None = None) -> None:
+    def allow(self, *, excused: set[str] | None = None, unwaking: set[str] | None = None) -> None:
+        """What the step that comes next may close."""
         self.excused, self.unwaking = excused or set(), unwaking or set()
-        self.failed = True
-        for entry in self.w.entries[self.read :]:
-            self.read_entry(entry)
-        self.read = len(self.w.entries)
-        self.failed = False
+
+    def look(self) -> None:
+        """After a step: nothing is missing."""
+        for session_id in list(self.w.states):
+            self.look_at_questions(session_id)
         for session_id, busy in self.model.items():
             assert not self.is_quiet(session_id), f"{session_id} is quiet and its period is open: {busy}"
+        self.allow()
+
+    def look_at_questions(self, session_id: str) -> None:
+        """The end of a question is no entry of its parent, which looks again every second."""
+        over = [
+            item_id
+            for item_id, slot in self.w.slots(session_id).items()
+            if slot.question_of is not None and not slot.handled and not self.w.is_asking(slot.question_of)
+        ]
+        for item_id in over:
+            self.w.end_question(session_id, item_id)
+
+    def on_entry(self, entry: Decided) -> None:
+        """As soon as it is stored: the inbox is as it was in this moment."""
+        if not self.failed:
+            self.failed = True
+            self.read_entry(entry)
+            self.failed = False
 
     def read_entry(self, entry: Decided) -> None:
         session_id = entry.state.session_id
@@ -322,13 +340,14 @@ class Sessions(RuleBasedStateMachine):
         parent = self.w.parent(state)
         if caller == state.parent_session_id:
             self.asked_for[session] = self.next_run_id(caller)
+        self.allow(excused=set() if background else {session})
         decision, _ = self.w.continue_(caller, session, background=background)
         refused = state.closed_at is not None or state.run is not None or state.letting_go is not None
         refused = refused or (
             caller == state.parent_session_id and parent is not None and parent.closed_at is not None
         )
         assert isinstance(decision, Refusal) is refused, decision
-        self.look(excused=set() if background else {session})
+        self.look()
 
     def next_run_id(self, caller: str) -> str:
         from upcall_contracts.ids import derive_id
@@ -349,9 +368,11 @@ class Sessions(RuleBasedStateMachine):
     @rule(session=sessions)
     def release(self, session: str) -> None:
         busy = self.model[session]
+        held = busy.since is not None
+        self.allow(excused={session})
         decision = self.w.release(session)
-        assert isinstance(decision, Refusal) is (busy.since is None)
-        self.look(excused={session})
+        assert isinstance(decision, Refusal) is not held
+        self.look()
 
     @rule(session=sessions, cascade=st.booleans())
     def cancel(self, session: str, cascade: bool) -> None:
@@ -360,17 +381,19 @@ class Sessions(RuleBasedStateMachine):
         unstarted = {
             s for s in tree if (r := self.w.states[s].run) is not None and r.status.value != "running"
         }
+        self.allow(unwaking=idle | unstarted)
         self.w.cancel(session, cascade=cascade)
-        self.look(unwaking=idle | unstarted)
+        self.look()
 
     @rule(session=sessions, cascade=st.booleans())
     def close(self, session: str, cascade: bool) -> None:
         if session == "root" and self.steps < 30:
             return
         tree = {session, *(s.session_id for s in self.w.descendants(session) if cascade)}
+        self.allow(unwaking=tree)
         self.w.close(session, cascade=cascade)
         assert all(self.w.states[s].closed_at is not None for s in tree)
-        self.look(unwaking=tree)
+        self.look()
 
     # The reporter, time, and questions
 

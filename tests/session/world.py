@@ -54,6 +54,7 @@ from upcall_session.decisions import (
 from upcall_session.decisions.continuing import ContinueFacts
 from upcall_session.decisions.results import Asked, Decided, NotYet, Repeated
 from upcall_session.decisions.rules import Rules
+from upcall_session.decisions.soundness import unsound
 from upcall_session.decisions.spawning import NewIds
 
 B = TypeVar("B", bound=CommandBody)
@@ -101,6 +102,8 @@ class World:
     uncounted: list[ReportRecord] = field(default_factory=list)
     """Decided reports that their parents have not counted."""
     entries: list[Decided] = field(default_factory=list)
+    on_entry: Callable[[Decided], None] = lambda _: None
+    """Told of each entry as soon as it is stored."""
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     # Committing
@@ -112,6 +115,7 @@ class World:
     def commit(self, before: SessionState | None, decided: Decided) -> SessionState:
         questions = bool(self.open_questions(decided.state))
         rested = periods.rest(before, decided, decided.state.updated_at, open_questions=questions)
+        assert unsound(before, rested.state) == []
         state = rested.state
         self.entries.append(rested)
         if state.closed_period is not None:
@@ -127,6 +131,7 @@ class World:
         state = state.carried()
         self.states[state.session_id] = state
         self._follow(before, state)
+        self.on_entry(rested)
         return state
 
     def _follow(self, before: SessionState | None, state: SessionState) -> None:

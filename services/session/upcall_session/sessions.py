@@ -24,6 +24,7 @@ from .decisions import inbox, periods, steps, waking
 from .decisions.deadlines import QUEUE, deadlines
 from .decisions.results import Asked, Decided, NotYet, Repeated
 from .decisions.rules import Rules
+from .decisions.soundness import unsound
 from .dispatching import Dispatcher
 from .inbox_store import InboxItem, InboxStore
 from .index import SessionIndex
@@ -165,6 +166,8 @@ class Sessions:
         rested = periods.rest(
             before, decided, state.updated_at, open_questions=await self._has_open_questions(state)
         )
+        if wrong := unsound(before, rested.state):
+            raise ValueError(f"{rested.subject} would take session {state.session_id} from {wrong}")
         await self._set_timers(before, rested.state)
         after = await self.log.append(rested, loaded.seq if loaded else 0)
         await self.index.note(rested, after.seq)

@@ -11,6 +11,7 @@ from upcall_contracts.errors import Refusal
 from upcall_contracts.log import CommandMark
 from upcall_contracts.records import EndReason, QuestionRecord, QuestionStatus, RunStatus
 from upcall_contracts.states import QuestionBrief, QuestionsState, SessionState
+from upcall_contracts.transitions import QUESTION, allowed
 
 from .outcomes import Decided, Repeated
 
@@ -24,7 +25,7 @@ def end(
     **fields: Any,
 ) -> Decided:
     """The one transition from waiting to an end. `fields` are what the end adds to the record."""
-    if record.status is not QuestionStatus.WAITING:
+    if record.status is status or not allowed(QUESTION, record.status, status):
         raise ValueError(f"{record.request_id} has ended as {record.status} already")
     ended: dict[str, Any] = {"status": status, "ended_at": now}
     if mark is not None:
