@@ -86,7 +86,15 @@ class Deployment:
         ports = [f"--{name}-port={port}" for name, port in self._ports.items()]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "upcall_deploy.up", "--data", str(self.directory), *ports],
+                [
+                    sys.executable,
+                    "-m",
+                    "upcall_deploy.up",
+                    "--with-parent",
+                    "--data",
+                    str(self.directory),
+                    *ports,
+                ],
                 env={**os.environ, **self.settings},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
