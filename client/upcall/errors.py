@@ -2,6 +2,7 @@
 
 UpcallError
 ├── ConnectError              no NATS server answered
+├── ForbiddenError            NATS does not let this user say that
 ├── NoReplyError              a command or query got no reply in time
 ├── RefusedError              a service said no, and nothing has changed; see its code
 │   ├── InvalidError          bad input: details["fields"] names all that is wrong
@@ -38,6 +39,16 @@ class UpcallError(Exception):
 
 class ConnectError(UpcallError):
     """No NATS server could be reached."""
+
+
+class ForbiddenError(UpcallError):
+    """NATS does not let this user publish there."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(
+            f"NATS does not let this user publish to {subject}. Connect as a user that may speak as "
+            f"{subject.split('.')[1]}, or give this one the permission."
+        )
 
 
 class NoReplyError(UpcallError):

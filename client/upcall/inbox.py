@@ -5,6 +5,7 @@ import json
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
@@ -142,6 +143,7 @@ class Inbox:
 
 def _fresh_consumer(session_id: str) -> ConsumerConfig:
     return ConsumerConfig(
+        name=f"inbox-{uuid4().hex}",  # in the request's subject, with the filter: permissions see them there
         filter_subject=subjects.inbox_all(session_id),
         deliver_policy=DeliverPolicy.ALL,
         ack_policy=AckPolicy.NONE,

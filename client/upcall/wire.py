@@ -9,22 +9,24 @@ import asyncio
 import json
 import logging
 import os
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, cast
 from uuid import uuid4
 
-import nats
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+import nats
 from upcall_contracts import limits, refusals, subjects
 from upcall_contracts.errors import Refusal, parse_reply
+from upcall_contracts.ids import is_token
 
-from .errors import ConnectError, NoReplyError, UpcallError, refused
+from .errors import ConnectError, ForbiddenError, NoReplyError, UpcallError, refused
 
 log = logging.getLogger("upcall")
 
@@ -37,6 +39,8 @@ _PUBLISH_TIMEOUT: Final = 5.0
 _RESEND_AFTER: Final = (3.0, 5.0, 10.0)  # then every 10 s: a service may rightly take 30 s (append, settle)
 _QUERY_PATIENCE: Final = 5.0
 _PAUSE: Final = 0.25
+
+_violation = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 # JetStream gone for a moment looks like this; so does an API call that the server answers late.
 TROUBLE: Final = (nats.errors.Error, nats.js.errors.Error, TimeoutError, OSError)
@@ -51,6 +55,8 @@ class Wire:
         self._reply_prefix = ""
         self._reconnect: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_error: Exception | None = None
+        self._not_let_in: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._forbidden: dict[str, asyncio.Future[None]] = {}
         self._readers: set[asyncio.Task[None]] = set()
 
     async def connect(self, url: str | None, within: float, options: dict[str, Any]) -> None:
@@ -66,17 +72,36 @@ class Wire:
             "password": os.environ.get("UPCALL_NATS_PASSWORD"),
             **options,
         }
+        if isinstance(user := settings["user"], str) and is_token(user):
+            # Where permissions are strict, a user hears replies under a prefix of its own and nowhere else.
+            settings.setdefault("inbox_prefix", f"{subjects.REPLY_PREFIX}{user}")
+        connecting = asyncio.ensure_future(self.nc.connect(servers, **settings))
         try:
-            await asyncio.wait_for(self.nc.connect(servers, **settings), within)
+            await _first(connecting, self._not_let_in, within=within)
+            if not connecting.done():
+                raise self._last_error or TimeoutError("nothing came back")
+            connecting.result()
         except TROUBLE as error:
+            connecting.cancel()
             with suppress(Exception):
                 await self.nc.close()
-            raise ConnectError(
-                f"no NATS server answers at {', '.join(servers)} ({self._last_error or error!r}). "
-                "Start one (`make up`), or name yours in UPCALL_NATS_URL."
-            ) from error
+            raise self._not_connected(servers, error) from error
+        finally:
+            connecting.cancel()
         self._reply_prefix = self.nc.new_inbox()
         await self.nc.subscribe(f"{self._reply_prefix}.*", cb=self._on_reply)
+
+    def _not_connected(self, servers: list[str], error: Exception) -> ConnectError:
+        where = ", ".join(servers)
+        if self._not_let_in.done():
+            return ConnectError(
+                f"NATS at {where} does not let this user in. Check the user and password "
+                "(UPCALL_NATS_USER and UPCALL_NATS_PASSWORD), or the credentials given to connect()."
+            )
+        return ConnectError(
+            f"No NATS server answers at {where} ({error!r}). "
+            "Start one (`make up`), or name yours in UPCALL_NATS_URL."
+        )
 
     async def close(self) -> None:
         """Send what is still to be sent, and disconnect."""
@@ -203,18 +228,24 @@ class Wire:
 
     async def _publish(self, subject: str, payload: bytes, reply_to: str, within: float) -> None:
         """Publish to JetStream and await its acknowledgement, which is not the reply."""
-        ack = await self.nc.request(subject, payload, timeout=within, headers={subjects.H_REPLY_TO: reply_to})
-        error = cast(dict[str, Any], json.loads(ack.data)).get("error")
+        ack = await self._ask(subject, payload, within, {subjects.H_REPLY_TO: reply_to})
+        error = cast(dict[str, Any], json.loads(ack)).get("error")
         if error:
             raise nats.js.errors.APIError.from_error(error)
 
-    async def _ask(self, subject: str, payload: bytes, within: float) -> bytes:
-        """One request; given up when the connection breaks, since its reply is then lost."""
-        request = asyncio.ensure_future(self.nc.request(subject, payload, timeout=within))
+    async def _ask(
+        self, subject: str, payload: bytes, within: float, headers: dict[str, str] | None = None
+    ) -> bytes:
+        """One request; given up when the connection breaks, since what comes back is then lost."""
+        loop = asyncio.get_running_loop()
+        forbidden = self._forbidden.setdefault(subject.lower(), loop.create_future())
+        request = asyncio.ensure_future(self.nc.request(subject, payload, timeout=within, headers=headers))
         try:
-            await _first(request, self._reconnect, within=within + 1)
+            await _first(request, self._reconnect, forbidden, within=within + 1)
             if request.done():
                 return request.result().data
+            if forbidden.done():
+                raise ForbiddenError(subject)
             raise TimeoutError("the connection broke")
         finally:
             request.cancel()
@@ -236,6 +267,14 @@ class Wire:
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error
         log.debug("NATS: %r", error)
+        if "authorization violation" in str(error).lower() and not self._not_let_in.done():
+            self._not_let_in.set_result(None)
+        # NATS tells this to the connection and not to the request, in lower case.
+        if found := _violation.search(str(error)):
+            log.warning("%s", error)
+            forbidden = self._forbidden.pop(found[1], None)
+            if forbidden and not forbidden.done():
+                forbidden.set_result(None)
 
 
 async def _first(*futures: asyncio.Future[Any], within: float) -> None:

@@ -249,9 +249,10 @@ async def test_a_self_child_is_carried_out_by_its_caller(parent: upcall.Session)
 
 
 async def test_leaving_a_run_by_an_exception_settles_it_as_failed(parent: upcall.Session) -> None:
+    run = await parent.start("divide")
     with pytest.raises(ZeroDivisionError):
-        async with await parent.start("divide") as run:
-            1 / 0  # noqa: B018
+        async with run:
+            raise ZeroDivisionError("division by zero")
     assert run.record.outcome is Outcome.FAILED
     assert run.record.error == "ZeroDivisionError: division by zero"
 
@@ -322,3 +323,55 @@ async def test_foreground_by_tool_gives_the_result_inline(parent: upcall.Session
         assert refused.is_error
     async with parent.inbox() as inbox:
         assert await inbox.next(0.5) is None
+
+
+async def test_a_silent_child_can_be_waited_for_and_is_no_item(parent: upcall.Session) -> None:
+    child = await parent.spawn("echo", "this", notify=False)
+
+    assert (await child.result()).answer == "did this"
+    async with parent.inbox() as inbox:
+        assert await inbox.next(0.5) is None
+
+
+async def test_a_foreground_child_may_be_sent_to_the_background(parent: upcall.Session) -> None:
+    """Nobody waits for its result any more, so it becomes an item."""
+    async with await parent.start("work"):
+        child = await parent.spawn("asks", "Keep v1?", background=False)
+        question = await child.wait()
+        assert isinstance(question, upcall.Question)
+        assert (await child.background()).background
+        await question.answer(option="keep")
+        async with parent.inbox() as inbox:
+            report = await inbox.next(15)
+    assert isinstance(report, upcall.Report)
+    assert report.session_id == child.session_id
+
+
+async def test_a_held_report_can_be_released(parent: upcall.Session) -> None:
+    child = await parent.spawn("helper", "do it", host="self")
+    async with await child.carry_out() as run:
+        deploying = run.background("deploy", kind="other")
+        run.output = "it deploys"
+    assert (held := await child.report())
+    assert held.reason == "work_pending"
+
+    released = await child.release("no time")
+
+    assert [item.label for item in released.pending] == ["deploy"]
+    assert (await child.result()).answer == "it deploys"
+    async with deploying:
+        deploying.summary = "deployed"
+    assert deploying.ended.is_set()
+
+
+async def test_a_report_is_continued_from(parent: upcall.Session) -> None:
+    await parent.spawn("echo", "one")
+    report = await next_item(parent)
+    assert isinstance(report, upcall.Report)
+    await report.handle()
+
+    again = await report.child.continue_("two")
+
+    assert (await again.result()).answer == "did two"
+    with pytest.raises(upcall.NotFoundError):
+        await parent.continue_("somebody-elses", "three")

@@ -105,4 +105,4 @@ async def test_a_runner_takes_runs(port: int, services: User) -> None:
 
 async def test_a_user_that_is_not_let_in_is_told_so(port: int) -> None:
     with pytest.raises(upcall.ConnectError, match="does not let this user in"):
-        await upcall.connect(f"nats://{HOST}:{port}", user="shop", password="wrong", timeout=1)
+        await asyncio.wait_for(upcall.connect(f"nats://{HOST}:{port}", user="shop", password="wrong"), 2)
