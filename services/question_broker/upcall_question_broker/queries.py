@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import nats.errors
+import structlog
 from nats.aio.client import Client
 
 from upcall_contracts import limits, refusals, subjects
@@ -20,8 +21,9 @@ from upcall_shell.queries import Query, QueryHandler
 
 from .decisions import access, ending
 from .index import QuestionIndex
-from .stores import Questions, Sessions
+from .stores import Questions, Sessions, Unreadable
 
+logger = structlog.get_logger()
 _LOOK_S: Final = 2.0  # a wait looks at the log so often, for an event that got lost on the way
 _CHUNK: Final = 32
 _PAGE_BYTES: Final = limits.PAYLOAD_MAX_BYTES // 2
@@ -110,7 +112,11 @@ class QuestionQueries:
         self, caller: str, request_id: str, body: QuestionList, look: "_Look"
     ) -> QuestionRecord | None:
         run_id = await self._index.run_of_question(request_id)
-        record = None if run_id is None else await self._questions.current(run_id, request_id)
+        try:
+            record = None if run_id is None else await self._questions.current(run_id, request_id)
+        except Unreadable as error:
+            logger.error("left out of a list", error=str(error))
+            return None
         if record is None or record.status is not body.status:
             return None
         if not await self._put_to(caller, record, body.scope, look):

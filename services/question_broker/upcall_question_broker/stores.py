@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import structlog
+
 from upcall_contracts import log, texts
 from upcall_contracts.events import EVENT_TYPES, Family, Item
 from upcall_contracts.log import CommandMark, Entry
@@ -18,6 +20,7 @@ from upcall_shell.jetstream import Stored, StreamClient
 
 from .decisions.outcomes import Decided
 
+logger = structlog.get_logger()
 _CACHED: Final = 50_000
 _CACHED_BYTES: Final = 64 * 1024 * 1024  # of questions, as the log has them
 
@@ -122,7 +125,10 @@ class Questions:
     async def all(self) -> AsyncIterator[QuestionRecord]:
         """The questions of the whole log, each event's record in order: the last one of an id counts."""
         async for stored in self._stream.scan([log.QUESTION_GUARD_ALL]):
-            yield read_record(stored)
+            try:
+                yield read_record(stored)
+            except Unreadable as error:  # of one run; what concerns all others must go on
+                logger.error("unreadable entry", error=str(error))
 
     def _keep(self, run_id: str, loaded: Loaded) -> Loaded:
         """Remember it, unless something newer came while it was read."""
@@ -137,9 +143,16 @@ class Questions:
         return loaded
 
 
+class Unreadable(Exception):
+    """An entry of the log that is none of ours, or was damaged."""
+
+
 def read_record(stored: Stored) -> QuestionRecord:
     """The question in an entry."""
-    return QuestionRecord.model_validate(json.loads(stored.body)["data"])
+    try:
+        return QuestionRecord.model_validate(json.loads(stored.body)["data"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unreadable(f"{stored.subject} at {stored.seq}: {error!r}") from error
 
 
 def _item(record: QuestionRecord) -> Item:

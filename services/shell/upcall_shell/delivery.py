@@ -135,7 +135,8 @@ class Deliveries:
             await self._nak(message, failures)
             return
         try:
-            await self._dead.record(message, refusals.internal(), repr(error), delivered)
+            reason = f"{type(error).__name__}: {error}"
+            await self._dead.record(message, refusals.internal(), reason, delivered)
             if self._on_parked is not None:
                 await self._on_parked(message)
             await self._ack(message)
