@@ -42,12 +42,12 @@ class ConnectError(UpcallError):
 
 
 class ForbiddenError(UpcallError):
-    """NATS does not let this user publish there."""
+    """NATS does not let this user do that."""
 
-    def __init__(self, subject: str) -> None:
+    def __init__(self, what: str, speaker: str) -> None:
         super().__init__(
-            f"NATS does not let this user publish to {subject}. Connect as a user that may speak as "
-            f"{subject.split('.')[1]}, or give this one the permission."
+            f"NATS does not let this user {what}. Connect as a user that may speak as {speaker}, or give "
+            "this one the permission."
         )
 
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from upcall_contracts import streams, subjects
 from upcall_contracts.events import Event
 
+from .errors import ForbiddenError
 from .items import Item, read_item
 from .wire import TROUBLE, Wire, log
 
@@ -83,6 +84,8 @@ class Inbox:
         await self.close()
 
     async def _read(self) -> None:
+        session_id = self._parent.session_id
+        inbox = subjects.inbox_all(session_id).lower()
         while not self._wire.nc.is_closed:
             reader = asyncio.create_task(self._read_until_broken())
             reconnected = asyncio.ensure_future(self._wire.reconnected())
@@ -90,8 +93,10 @@ class Inbox:
                 await asyncio.wait({reader, reconnected}, return_when=asyncio.FIRST_COMPLETED)
                 if reader.done() and not isinstance(reader.exception(), TROUBLE):
                     reader.result()
+                if any(subject.endswith(inbox) for subject in self._wire.violations):
+                    raise ForbiddenError(f"read the inbox of {session_id}", session_id)
                 if reader.done():
-                    log.debug("inbox of %s: %r", self._parent.session_id, reader.exception())
+                    log.debug("inbox of %s: %r", session_id, reader.exception())
                     await asyncio.sleep(_PAUSE)
             finally:
                 reconnected.cancel()

@@ -185,8 +185,13 @@ class Runner:
             return False
         task = asyncio.create_task(self._carry_out(wire, handler, message, dispatched.run_id, slots))
         self._active[key] = task
-        task.add_done_callback(lambda _: self._active.pop(key))
+        task.add_done_callback(lambda ended: self._ended(key, ended))
         return True
+
+    def _ended(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
+        del self._active[key]
+        if not task.cancelled() and (error := task.exception()):
+            log.error("run %s was given up, and will be taken over", key[0], exc_info=error)
 
     async def _carry_out(
         self, wire: Wire, handler: Handler, message: Msg, run_id: str, slots: asyncio.Semaphore
@@ -217,9 +222,11 @@ class Runner:
             return None  # it is dispatched again
         except RefusedError as refusal:
             log.info("run %s is not ours: %s", run_id, refusal)
-            await (message.nak(delay=_RETRY_AFTER) if refusal.retryable else message.ack())
+            with suppress(*TROUBLE):
+                await (message.nak(delay=_RETRY_AFTER) if refusal.retryable else message.ack())
             return None
-        await message.ack()
+        with suppress(*TROUBLE):  # dispatched once more, it would be refused
+            await message.ack()
         return Run(
             wire,
             self.id,

@@ -56,6 +56,8 @@ class Wire:
         self._reconnect: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_error: Exception | None = None
         self._not_let_in: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.violations: set[str] = set()
+        """Subjects, in lower case, that NATS did not let this user publish to."""
         self._forbidden: dict[str, asyncio.Future[None]] = {}
         self._readers: set[asyncio.Task[None]] = set()
 
@@ -245,7 +247,7 @@ class Wire:
             if request.done():
                 return request.result().data
             if forbidden.done():
-                raise ForbiddenError(subject)
+                raise ForbiddenError(f"publish to {subject}", subject.split(".")[1])
             raise TimeoutError("the connection broke")
         finally:
             request.cancel()
@@ -272,6 +274,7 @@ class Wire:
         # NATS tells this to the connection and not to the request, in lower case.
         if found := _violation.search(str(error)):
             log.warning("%s", error)
+            self.violations.add(found[1])
             forbidden = self._forbidden.pop(found[1], None)
             if forbidden and not forbidden.done():
                 forbidden.set_result(None)

@@ -47,16 +47,24 @@ async def boss(run: upcall.Run) -> str:
     return " and ".join(result.answer for result in results.check())
 
 
+async def lead(run: upcall.Run) -> str:
+    """Delegates, rests, and is woken by the report."""
+    if run.record.trigger == "spawn":
+        await run.spawn("echo", "a part")
+        return "waiting"
+    return f"woken by {len(run.record.causes)}: {run.task}"
+
+
 async def big(run: upcall.Run) -> str:
     return "x" * 300_000
 
 
-AGENTS = (echo, asks, fails, sleeps, steps, leaves, boss, big)
+AGENTS = (echo, asks, fails, sleeps, steps, leaves, boss, lead, big)
 
 
 def runner_of(up: upcall.Upcall | str, *names: str, id: str | None = None) -> upcall.Runner:  # noqa: A002
     """A runner that serves the agents of these names, or all; `far-asks` is `asks` under another name."""
-    runner = upcall.Runner(up, id=id, concurrency=8, stop_grace=5)
+    runner = upcall.Runner(up, id=id, concurrency=8, stop_grace=1)
     by_name = {handler.__name__: handler for handler in AGENTS}
     for name in names or by_name:
         runner.agent(name)(by_name[name.rpartition("-")[2]])

@@ -375,3 +375,15 @@ async def test_a_report_is_continued_from(parent: upcall.Session) -> None:
     assert (await again.result()).answer == "did two"
     with pytest.raises(upcall.NotFoundError):
         await parent.continue_("somebody-elses", "three")
+
+
+async def test_a_resting_parent_is_woken_by_a_report_and_reports_once(parent: upcall.Session) -> None:
+    child = await parent.spawn("lead", "all of it")
+
+    result = await child.result()
+
+    assert result.answer.startswith("woken by 1: ")
+    assert "did a part" in result.answer
+    assert len(result.record.runs) == 2
+    items = await parent.query("inbox.list", {"session_id": child.session_id})
+    assert items["items"] == []

@@ -81,6 +81,8 @@ async def test_what_is_not_allowed_says_so_at_once(port: int, services: User) ->
             upcall.ForbiddenError, match=r"publish to cmd\.lead-9\.session\.cancel.*speak as lead-9"
         ):
             await asyncio.wait_for(up.session("lead-9").cancel(), 3)
+        with pytest.raises(upcall.ForbiddenError, match="read the inbox of lead-9"):
+            await up.session("lead-9").inbox().next(10)
         with pytest.raises(upcall.ForbiddenError, match=r"query\.lead-9"):
             await asyncio.wait_for(up.session("lead-9").session(), 3)
 
