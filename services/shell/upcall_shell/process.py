@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 
 import nats.errors
@@ -230,9 +230,7 @@ class Service:
         grace = self.settings.stop_grace_ms / 1000
         await asyncio.gather(*[d.drain(grace) for d in self._deliveries])
         await asyncio.gather(*[d.drain(min(grace, 2.0)) for d in self._query_desks])
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)  # what they hold is given back first
+        await _end(self._tasks)
         if self._client is not None:
             with suppress(nats.errors.Error, TimeoutError):
                 await self._client.flush(timeout=2)
@@ -260,6 +258,16 @@ def _security(settings: ShellSettings) -> BaseSecurity | None:
     if settings.nats_user is not None:
         return SASLPlaintext(settings.nats_user, settings.nats_password or "", ssl_context=context)
     return BaseSecurity(ssl_context=context) if context is not None else None
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait for their end, so that what they hold is given back; again where one cancel was
+    lost, as `asyncio.wait_for` of Python 3.11 loses those that come together with its result."""
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.5)
 
 
 def _tls(settings: ShellSettings) -> ssl.SSLContext | None:
