@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import helm_python as helm
-import kubernetes_validate as schemas
+import helm_python as helm  # pyright: ignore[reportMissingImports] - see above
+import kubernetes_validate as schemas  # pyright: ignore[reportMissingImports]
 import yaml
 
 CHART = Path(__file__).parent / "upcall"

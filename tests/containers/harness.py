@@ -57,7 +57,7 @@ async def runner() -> None:
         @runner.agent("explorer")
         async def explore(run: upcall.Run) -> str:
             answer = await run.ask_parent("Which database?", "The schema depends on it.")
-            return f"It uses {answer.answer}."
+            return f"It uses {answer.text}."
 
         await runner.run()
 
