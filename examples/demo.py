@@ -15,10 +15,11 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -91,34 +92,43 @@ async def play(job: Job, decider: Decider, screen: Screen, data: Path) -> Outcom
 
 
 async def tell(job: Job, decider: Decider, screen: Screen, up: upcall.Upcall, clerk: ClerkProcess) -> Outcome:
-    """Two rounds of one child, the second in a new process."""
+    """A session of the parent, from its opening to its end."""
     session = await up.open_session(f"planner-{uuid4().hex[:8]}", agent="planner", title="Licence headers")
-    async with await session.start("Keep the licence headers of the project in line.") as run:
-        screen.line("planner", f"session {session.session_id}, run {run.run_id}", "planner")
-        planner = Planner(run, decider, screen)
-        await planner.watch()
-        before = checking.snapshot(job.root)
-        first, second = job.rounds
-        screen.line("planner", f"delegates {', '.join(first)}; the child is process {clerk.pid}", "planner")
-        await planner.delegate(task_for(first), f"licence headers of {', '.join(first)}")
-        screen.gap()
-        await clerk.end()
-        if job.arrivals:
-            shutil.copytree(job.arrivals, job.root, dirs_exist_ok=True)
-            before = {**checking.snapshot(job.root), **before}
-        await clerk.start()
-        screen.line(
-            "planner",
-            f"continues the same child with {', '.join(second)}; its process has ended, "
-            f"and {clerk.pid} is a new one",
-            "planner",
-        )
-        await planner.delegate(task_for(second), f"licence headers of {', '.join(second)}")
-        run.output = "Two rounds of licence headers are done."
-        wrong = await what_is_wrong(job, decider, before, planner)
-        answers = sum(len(one.answered) for one in planner.rounds)
-        reports = sum(len(one.reports) for one in planner.rounds)
-        return Outcome(wrong, len(planner.rounds), answers, reports, screen.elapsed_ms)
+    try:
+        async with await session.start("Keep the licence headers of the project in line.") as run:
+            screen.line("planner", f"session {session.session_id}, run {run.run_id}", "planner")
+            planner = Planner(run, decider, screen)
+            await planner.watch()
+            before = await two_rounds(job, planner, clerk)
+            run.output = "Two rounds of licence headers are done."
+            wrong = await what_is_wrong(job, decider, before, planner)
+    finally:
+        with suppress(upcall.UpcallError, TimeoutError):
+            await asyncio.wait_for(session.close(), 5)  # and with it the child, if this was broken off
+    answers = sum(len(one.answered) for one in planner.rounds)
+    reports = sum(len(one.reports) for one in planner.rounds)
+    return Outcome(wrong, len(planner.rounds), answers, reports, screen.elapsed_ms)
+
+
+async def two_rounds(job: Job, planner: Planner, clerk: ClerkProcess) -> dict[Path, str]:
+    """One child, twice; its process ends in between. The files as they were before."""
+    before = checking.snapshot(job.root)
+    first, second = job.rounds
+    text = f"delegates {', '.join(first)}; the child is process {clerk.pid}"
+    planner.screen.line("planner", text, "planner")
+    await planner.delegate(task_for(first), f"licence headers of {', '.join(first)}")
+    planner.screen.gap()
+    await clerk.end()
+    if job.arrivals:
+        shutil.copytree(job.arrivals, job.root, dirs_exist_ok=True)
+        before = {**checking.snapshot(job.root), **before}
+    await clerk.start()
+    text = (
+        f"continues the same child with {', '.join(second)}; its process has ended, {clerk.pid} is a new one"
+    )
+    planner.screen.line("planner", text, "planner")
+    await planner.delegate(task_for(second), f"licence headers of {', '.join(second)}")
+    return before
 
 
 async def what_is_wrong(job: Job, decider: Decider, before: dict[Path, str], planner: Planner) -> list[str]:
@@ -141,13 +151,14 @@ def choose_decider(screen: Screen) -> Decider:
     if os.environ.get("AUTO"):
         return Script()
     if model := os.environ.get("UPCALL_DEMO_MODEL"):
-        return _model_decider(model)
+        return model_decider(model)
     if sys.stdin.isatty():
         return Person(screen.prompt)
     raise CannotBeginError(NOBODY)
 
 
-def _model_decider(name: str) -> Decider:
+def model_decider(name: str) -> Decider:
+    """The model of that name, or CannotBeginError."""
     try:
         from .licence_headers.model import ModelDecider
     except ImportError as error:
@@ -176,6 +187,7 @@ def main() -> int:
     except CannotBeginError as error:
         print(error, file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     with ExitStack() as stack:
         work = Path(tempfile.mkdtemp(prefix="upcall-demo-"))
         if not arguments.keep:

@@ -94,19 +94,21 @@ class Watch:
         if self._task:
             self._task.cancel()
 
+    async def look(self) -> None:
+        """Read what the topic may have told while nobody listened."""
+        with suppress(RefusedError, NoReplyError):
+            result = await self._wire.query(self._runner_id, "run.get", {"run_id": self._run_id})
+            run = RunRecord.model_validate(result["run"])
+            if run.status is not RunStatus.SETTLED and run.holder == self._runner_id:
+                await self._read_events_again()
+            elif self._task:
+                self.lost = True
+                self._task.cancel()
+
     async def _look_after_reconnects(self) -> None:
-        """Events are lost while the connection is cut: read those of the run again."""
         while True:
             await self._wire.reconnected()
-            with suppress(RefusedError, NoReplyError):
-                result = await self._wire.query(self._runner_id, "run.get", {"run_id": self._run_id})
-                run = RunRecord.model_validate(result["run"])
-                gone = run.status is RunStatus.SETTLED or run.holder != self._runner_id
-                if gone and self._attempt is not None and self._task:
-                    self.lost = True
-                    self._task.cancel()
-                    continue
-                await self._read_events_again()
+            await self.look()
 
     async def _read_events_again(self) -> None:
         cursor: str | None = None

@@ -180,7 +180,7 @@ def say(text: str) -> None:
 
 def make_runner(url: str | None, root: Path, model: str | None) -> upcall.Runner:
     """The runner that serves the agent."""
-    runner = upcall.Runner(url, concurrency=1)
+    runner = upcall.Runner(url, concurrency=1, stop_grace=1)
 
     @runner.agent(AGENT)
     async def bring_in_line(run: upcall.Run) -> str:

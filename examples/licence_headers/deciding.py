@@ -24,7 +24,7 @@ class Decision:
     @property
     def said(self) -> str:
         """In a few words."""
-        return "declines to decide" if self.declined else f"answers: {self.text or self.option}"
+        return "won't decide this" if self.declined else self.text or self.option or ""
 
     async def give(self, question: upcall.Question) -> QuestionRecord:
         """Send it; the question as it has ended."""

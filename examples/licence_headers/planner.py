@@ -79,7 +79,7 @@ class Planner:
         decision = await self.decider.decide(question)
         waited = time.time() - (record.created_at or 0) / 1000
         why = f"\nbecause: {decision.rationale}" if decision.rationale else ""
-        text = f"{self.decider.name} {decision.said} (the child has waited {waited:.1f} s){why}"
+        text = f"{self.decider.name}: {decision.said} (the child has waited {waited:.1f} s){why}"
         self.screen.line(self._lineage(record.agent, "▼"), text, "you")
         try:
             self.rounds[-1].answered.append(await decision.give(question))

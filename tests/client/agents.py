@@ -27,6 +27,15 @@ async def sleeps(run: upcall.Run) -> str:
     return "woke up"
 
 
+async def stubborn(run: upcall.Run) -> str:
+    """Takes its time to end when it is cancelled."""
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(1)
+    return "woke up"
+
+
 async def steps(run: upcall.Run) -> str:
     for number in range(10):
         await run.append([{"role": "assistant", "content": f"step {number}"}], steps=1)
@@ -59,7 +68,7 @@ async def big(run: upcall.Run) -> str:
     return "x" * 300_000
 
 
-AGENTS = (echo, asks, fails, sleeps, steps, leaves, boss, lead, big)
+AGENTS = (echo, asks, fails, sleeps, stubborn, steps, leaves, boss, lead, big)
 
 
 def runner_of(up: upcall.Upcall | str, *names: str, id: str | None = None) -> upcall.Runner:  # noqa: A002

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 import upcall
+from upcall.watch import Watch
 from upcall_contracts.records import Outcome, RunStatus, WorkOutcome
 
 from .agents import WHY, runner_of
@@ -188,6 +189,21 @@ async def test_cancel_ends_the_handler_and_settles_as_cancelled(parent: upcall.S
     assert result.outcome is Outcome.CANCELLED
     run = await child.run()
     assert (run.settled_at or 0) - (run.started_at or 0) < 1900, "by its host, not after the grace"
+
+
+async def test_a_cancel_that_was_not_heard_is_read_again(
+    parent: upcall.Session, runner: upcall.Runner
+) -> None:
+    """As after a reconnect: what was published in between did not arrive."""
+    child = await parent.spawn("stubborn", "long")
+    await until(child, RunStatus.RUNNING)
+    await child.cancel()
+    deaf = Watch(parent.wire, runner.id, child.run_id)
+
+    await deaf.look()
+
+    assert deaf.cancelled
+    assert (await child.result()).outcome is Outcome.CANCELLED
 
 
 async def test_a_used_up_budget_halts(parent: upcall.Session) -> None:
