@@ -136,11 +136,14 @@ class Stack:
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": 0.2,
             "connect_timeout": 5,
+            # A server that is paused keeps its connections: only unanswered pings tell.
+            "ping_interval": 2,
+            "max_outstanding_pings": 2,
             "error_cb": quiet,
             **prefix,
             **options,
         }
-        return await nats.connect(self.urls[0], **wanted)
+        return await nats.connect(wanted.pop("servers", self.urls[0]), **wanted)
 
     # Containers
 
