@@ -9,6 +9,7 @@ import json
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.api import ConsumerConfig, DeliverPolicy, PubAck
+from nats.js.errors import NotFoundError
 
 from upcall_contracts import log, streams, subjects
 from upcall_contracts.events import EVENT_TYPES, Family
@@ -408,6 +410,16 @@ class World:
         """What stands in a session's inbox, by item."""
         found = await self.read(streams.INBOX, subjects.inbox_all(session_id))
         return {s.split(".")[2]: json.loads(b) if b else None for s, b in found}
+
+    async def timers(self) -> list[tuple[str, bytes]]:
+        """What is scheduled, or has fired and is not carried out. A work queue is read one by one."""
+        found: list[tuple[str, bytes]] = []
+        info = await self.js.stream_info(streams.TIMERS)
+        for seq in range(info.state.first_seq, info.state.last_seq + 1):
+            with suppress(NotFoundError):
+                message = await self.js.get_msg(streams.TIMERS, seq)
+                found.append((message.subject or "", message.data or b""))
+        return found
 
     async def dead(self) -> list[Json]:
         return [json.loads(b) for _, b in await self.read(streams.DEAD, subjects.dead("question_broker"))]
