@@ -75,7 +75,10 @@ class Slot:
     text: str
     wakes: bool
     for_run: str | None = None
+    taken: bool = False
+    """Its session has handled it, or taken it as a cause."""
     handled: bool = False
+    """It shows an empty body; a while after it was taken."""
     question_of: str | None = None
     """The run that asks; None for reports and work."""
     counted: bool = True
@@ -101,6 +104,8 @@ class World:
     """Those that the reporter has not decided."""
     uncounted: list[ReportRecord] = field(default_factory=list)
     """Decided reports that their parents have not counted."""
+    counting: ReportRecord | None = None
+    """The report that is being counted."""
     entries: list[Decided] = field(default_factory=list)
     on_entry: Callable[[Decided], None] = lambda _: None
     """Told of each entry as soon as it is stored."""
@@ -137,7 +142,7 @@ class World:
     def _follow(self, before: SessionState | None, state: SessionState) -> None:
         """Items that were taken are emptied, and those that lost their run are written anew."""
         for item_id in set(state.taken) - set(before.taken if before is not None else []):
-            self.slots(state.session_id)[item_id].handled = True
+            self.slots(state.session_id)[item_id].taken = True
         for entry in state.inbox:
             if entry.rewrite:
                 slot = self.slots(state.session_id)[entry.item_id]
@@ -195,8 +200,14 @@ class World:
             and self.is_asking(slot.question_of)
         ]
 
+    def empty_taken(self) -> None:
+        """What was taken shows an empty body at last."""
+        for slots in self.inbox.values():
+            for slot in slots.values():
+                slot.handled = slot.handled or slot.taken
+
     def waking(self, session_id: str) -> dict[str, Slot]:
-        """Items that wake and are not handled."""
+        """Items that wake and are not handled, as the inbox shows them; some may have been taken."""
         return {
             item_id: slot
             for item_id, slot in self.slots(session_id).items()
@@ -349,9 +360,9 @@ class World:
         )
 
     def cancel(self, session_id: str, *, cascade: bool = True) -> Decision:
-        below = [s for s in self.descendants(session_id) if cascade and cancelling.is_busy(s)]
+        below = self.descendants(session_id) if cascade else []
         first, asked = self.states[session_id], self.asked("operator")
-        ids = [s.session_id for s in below]
+        ids = [s.session_id for s in below if cancelling.is_busy(s)]
         order = cancelling.Cancel("enough", ids, cascade)
         decision = self.change(
             session_id, lambda s: cancelling.cancel_named(s or first, order, [], asked, self.rules)
@@ -365,7 +376,8 @@ class World:
             )
         return decision
 
-    def close(self, session_id: str, *, cascade: bool = True) -> None:
+    def close(self, session_id: str, *, cascade: bool = True, racing: bool = False) -> None:
+        """`racing`: reports of what is closed are counted before the next is."""
         below = self.descendants(session_id) if cascade else []
         tree = [self.states[session_id], *below]
         busy = [s.session_id for s in below if cancelling.is_busy(s)]
@@ -379,6 +391,8 @@ class World:
             )
         for each in reversed(tree):
             self.change(each.session_id, lambda s, each=each: closing.close(s or each, self.now))
+            if racing:
+                self.report_all()
 
     def gone(self, session_id: str) -> Decision:
         first = self.states[session_id]
@@ -451,6 +465,7 @@ class World:
         may_wake = record.period_id not in child.unwaking
         if slot is not None:
             slot.counted = True
+        self.counting = record
         return self.change(
             parent_id,
             lambda s: counting.count(

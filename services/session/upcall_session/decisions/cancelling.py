@@ -22,14 +22,14 @@ def is_busy(state: SessionState) -> bool:
     return state.run is not None or state.period is not None
 
 
-def was_busy(state: SessionState, at: int) -> bool:
-    """Whether there is something to cancel that was there at epoch ms `at`.
+def began_after(state: SessionState, at: int) -> bool:
+    """Whether what there is to cancel began after epoch ms `at`.
 
     A cancel that is delivered again ends nothing that began after it.
     """
     if state.run is not None:
-        return (state.run.queued_at or 0) <= at
-    return state.period is not None and state.period.opened_at <= at
+        return (state.run.queued_at or 0) > at
+    return state.period is not None and state.period.opened_at > at
 
 
 @dataclass(frozen=True, slots=True)

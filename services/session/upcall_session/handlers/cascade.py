@@ -30,16 +30,16 @@ class Cascade:
         if isinstance(top, Refusal):
             return top
         below = await self._reach.descendants(top.session_id) if body.cascade else []
-        busy = [state for state in below if cancelling.was_busy(state, who.now)]
+        busy = _busy(below, who.now)
         runs = _active_runs([top, *busy], who.now)
         outcome = await self._cancel_named(top.session_id, body, busy, runs, who)
         if isinstance(outcome.decision, Refusal):
             return outcome.decision
         if isinstance(outcome.decision, Repeated):
             at, runs = _remembered(outcome.decision)
-            busy = [state for state in below if cancelling.was_busy(state, at)]
+            busy = _busy(below, at)
             who = Asked(who.caller, who.mark, who.command_id, at)
-        for state in busy:
+        for state in below:
             await self._cancel_below(state, Cancel(body.reason, _below(state, busy), cascade=True), who.now)
         return {"cancelled": runs}
 
@@ -57,7 +57,7 @@ class Cascade:
 
     async def _cancel_below(self, state: SessionState, order: Cancel, at: int) -> None:
         async def decide(now: SessionState | None) -> Decision:
-            if now is None or not cancelling.was_busy(now, at):
+            if now is None or cancelling.began_after(now, at):
                 return None
             return cancelling.cancel(now, order, at, self._sessions.rules)
 
@@ -119,6 +119,10 @@ class Cascade:
             await self._close(child.session_id, now)
         elif parent.cancelling:
             await self._cancel_below(child, Cancel(parent.cancel_reason, [], cascade=True), now)
+
+
+def _busy(states: list[SessionState], at: int) -> list[SessionState]:
+    return [s for s in states if cancelling.is_busy(s) and not cancelling.began_after(s, at)]
 
 
 def _below(state: SessionState, busy: list[SessionState]) -> list[str]:
