@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import Any, Final, cast
 from uuid import uuid4
 
+import nats
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-import nats
 from upcall_contracts import limits, refusals, subjects
 from upcall_contracts.errors import Refusal, parse_reply
 from upcall_contracts.ids import is_token

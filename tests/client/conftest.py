@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-import nats
 import upcall
 from tests.blackbox.deployment import Deployment
 from upcall_contracts.errors import Refusal, ok
