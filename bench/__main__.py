@@ -12,6 +12,8 @@ import platform
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -45,6 +47,11 @@ class Pair:
     floor: list[Block] = field(default_factory=list[Block])
     ours: list[Block] = field(default_factory=list[Block])
 
+    def add(self, turn: tuple[Block, Block]) -> None:
+        """Note a turn."""
+        self.floor.append(turn[0])
+        self.ours.append(turn[1])
+
     @property
     def ratio(self) -> float:
         """How many times the floor a round trip takes, at the median."""
@@ -52,9 +59,10 @@ class Pair:
 
 
 class Bench:
-    """The whole measurement."""
+    """One deployment, and what is measured on it."""
 
     def __init__(self, settings: Settings, up: Deployment, child: Client, parent: Client) -> None:
+        self.version = str(child.connected_server_version)
         self._settings = settings
         self._up = up
         self._stage = Stage(child, parent, with_replies=settings.with_replies)
@@ -66,20 +74,20 @@ class Bench:
         await self._floor.start()
         await self._stage.start()
 
-    async def measure(self, concurrency: int) -> Pair:
-        """Floor and ours in turns, after a block of each that does not count."""
+    @asynccontextmanager
+    async def turns(self, concurrency: int) -> AsyncIterator[Callable[[], Awaitable[tuple[Block, Block]]]]:
+        """What measures a block of the floor and one of ours; a parent and runs of its own, warmed up."""
         parent_id = await self._stage.open_parent()
         self._fresh = []
         runs = [await self._a_run(parent_id) for _ in range(concurrency)]
-        pair = Pair()
+
+        async def turn() -> tuple[Block, Block]:
+            await self._stock(parent_id, runs, concurrency)
+            return await self._turn(concurrency, runs)
+
         async with self._stage.answering(parent_id):
-            for number in range(self._settings.blocks + 1):
-                await self._stock(parent_id, runs, concurrency)
-                floor, ours = await self._turn(concurrency, runs)
-                if number > 0:
-                    pair.floor.append(floor)
-                    pair.ours.append(ours)
-        return pair
+            await turn()
+            yield turn
 
     async def _turn(self, concurrency: int, runs: list[Run]) -> tuple[Block, Block]:
         rounds = self._settings.rounds_at(concurrency)
@@ -125,8 +133,9 @@ class Bench:
             self._fresh.append(await self._a_run(parent_id))
 
 
-async def run(settings: Settings) -> dict[str, Any]:
-    """Everything, on a deployment in a directory that is removed again."""
+@asynccontextmanager
+async def _bench(settings: Settings) -> AsyncIterator[Bench]:
+    """On a deployment of its own, in a directory that is removed again."""
     with tempfile.TemporaryDirectory(prefix="upcall-bench-", ignore_cleanup_errors=True) as directory:
         async with deployment(Path(directory)) as up:
             child = await nats.connect(up.nats_url, name="bench-child")
@@ -134,45 +143,60 @@ async def run(settings: Settings) -> dict[str, Any]:
             try:
                 bench = Bench(settings, up, child, parent)
                 await bench.start()
-                return await _measure_all(bench, settings, str(child.connected_server_version))
+                yield bench
             finally:
                 await child.close()
                 await parent.close()
 
 
-async def _measure_all(bench: Bench, settings: Settings, version: str) -> dict[str, Any]:
-    cores = len(os.sched_getaffinity(0))
-    sync = os.environ.get("UPCALL_SYNC_INTERVAL") or "always"
-    print(f"nats-server {version}, sync_interval {sync}, {cores} cores, Python {platform.python_version()}")
-    print("ms; rate in round trips a second; medians of blocks\n")
-    print(f"{'in flight':>9}  {'':6}{'p50':>8}{'p99':>8}{'rate':>8}   processor ms a round trip")
+async def run(settings: Settings) -> dict[str, Any]:
+    """Everything."""
     found: dict[str, Any] = {"concurrency": {}}
-    for concurrency in settings.concurrencies:
-        pair = await bench.measure(concurrency)
-        found["concurrency"][str(concurrency)] = _show(concurrency, pair)
-    if settings.open_questions:
-        found["open"] = await _measure_open(bench, settings)
+    async with _bench(settings) as bench:
+        _show_head(bench)
+        for concurrency in settings.concurrencies:
+            pair = Pair()
+            async with bench.turns(concurrency) as turn:
+                for _ in range(settings.blocks):
+                    pair.add(await turn())
+            found["concurrency"][str(concurrency)] = _show(str(concurrency), pair)
+        if settings.open_questions:
+            found["open"] = await _measure_open(bench, settings)
     return found
 
 
-async def _measure_open(bench: Bench, settings: Settings) -> dict[str, Any]:
-    before = await bench.measure(1)
-    took = await bench.open_many(settings.open_questions)
-    print(f"\n{settings.open_questions} questions opened in {took:.0f} s")
-    await asyncio.sleep(2)
-    after = await bench.measure(1)
-    none, many = _show(1, before, "none open"), _show(1, after, "many open")
-    ratio = many["ours"]["p50_ms"] / none["ours"]["p50_ms"]
+async def _measure_open(none: Bench, settings: Settings) -> dict[str, Any]:
+    """One round trip at a time, in turns on a deployment with none open and on one with many."""
+    empty, full = Pair(), Pair()
+    async with _bench(settings) as many:
+        took = await many.open_many(settings.open_questions)
+        print(f"\n{settings.open_questions} questions opened in {took:.0f} s", flush=True)
+        async with none.turns(1) as turn_empty, many.turns(1) as turn_full:
+            for _ in range(settings.blocks):
+                empty.add(await turn_empty())
+                full.add(await turn_full())
+    shown = {"none": _show("none open", empty), "many": _show("many open", full)}
+    ratio = shown["many"]["ours"]["p50_ms"] / shown["none"]["ours"]["p50_ms"]
     print(f"\none round trip with {settings.open_questions} others open: {ratio:.2f} times that with none")
-    return {"questions": settings.open_questions, "none": none, "many": many, "ratio": round(ratio, 3)}
+    return {"questions": settings.open_questions, **shown, "ratio": round(ratio, 3)}
 
 
-def _show(concurrency: int, pair: Pair, title: str = "") -> dict[str, Any]:
+def _show_head(bench: Bench) -> None:
+    cores = len(os.sched_getaffinity(0))
+    sync = os.environ.get("UPCALL_SYNC_INTERVAL") or "always"
+    load = os.getloadavg()[0]
+    print(f"nats-server {bench.version}, sync_interval {sync}, Python {platform.python_version()}")
+    print(f"{cores} cores, load average at the start {load:.1f}")
+    print("ms; rate in round trips a second; medians of blocks\n")
+    print(f"{'in flight':>9}  {'':6}{'p50':>8}{'p99':>8}{'rate':>8}   processor ms a round trip", flush=True)
+
+
+def _show(title: str, pair: Pair) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     for name, blocks in (("floor", pair.floor), ("ours", pair.ours)):
         m = middle(blocks)
         cpu = "  ".join(f"{part} {ms:.2f}" for part, ms in m.cpu.items() if ms >= 0.005)
-        label = (title or str(concurrency)) if name == "floor" else ""
+        label = title if name == "floor" else ""
         print(f"{label:>9}  {name:6}{m.p50:8.2f}{m.p99:8.2f}{m.rate:8.0f}   {cpu}", flush=True)
         numbers[name] = {
             "p50_ms": round(m.p50, 3),
