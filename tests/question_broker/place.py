@@ -122,7 +122,9 @@ class Place:
 
     async def begin(self) -> None:
         """Everything up, provisioned and ready."""
-        await self.again(*self.parts)
+        await self.again(self.nats, self.redis)
+        await provision_deployment(ShellSettings(nats_url=self.nats.url))
+        await self.again(*self.brokers)
 
     async def again(self, *parts: Process) -> None:
         """Start what does not run of these parts, and wait until all parts are ready."""
@@ -131,7 +133,6 @@ class Place:
                 part.start()
         await self.nats.until_ready()
         await self.redis.until_ready()
-        await provision_deployment(ShellSettings(nats_url=self.nats.url))
         await asyncio.gather(*[b.until_ready() for b in self.brokers if b.runs])
 
     def end(self) -> None:

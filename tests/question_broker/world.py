@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from nats.aio.client import Client
@@ -277,6 +278,18 @@ class World:
         record = await eventually(lambda: self.question(request_id), lambda q: q["status"] != "waiting")
         assert not statuses or record["status"] in statuses, record
         return record
+
+    async def pause_ends(self, seconds: float) -> None:
+        """Keep the ends of runs and sessions from the broker for so long."""
+        until = datetime.now(UTC) + timedelta(seconds=seconds)
+        body = json.dumps({"pause_until": until.isoformat()}).encode()
+        reply = await self.nc.request("$JS.API.CONSUMER.PAUSE.LOG.question_broker-ends", body)
+        assert json.loads(reply.data)["paused"]
+
+    async def ends_consumer_is_idle(self) -> bool:
+        """Whether the broker has handled all ends of runs and sessions."""
+        info = await self.js.consumer_info(streams.LOG, "question_broker-ends")
+        return not info.num_pending and not info.num_ack_pending
 
     # Sessions
 
