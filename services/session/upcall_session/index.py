@@ -15,7 +15,7 @@ from upcall_shell.indexing import IndexKeeper
 from upcall_shell.redis_gate import RedisGate
 
 from .clock import now_ms
-from .decisions.liveness import is_leased
+from .decisions.liveness import is_leased, is_unfinished
 from .decisions.results import Decided
 from .log_store import Recent, SessionLog, read_mark, read_state
 
@@ -156,7 +156,7 @@ class SessionIndex:
         now = now_ms()
         for state in states.values():
             batch.append(("zadd", keys.sessions_all(), {state.session_id: state.created_at}))
-            if is_leased(state):
+            if is_leased(state) or is_unfinished(state):
                 # A whole lease from now on: whoever beats has the time to be heard.
                 batch.append(("zadd", keys.leases(), {state.session_id: now + state.lease_ms}))
         await self._write(batch)

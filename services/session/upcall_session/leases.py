@@ -33,12 +33,13 @@ class Leases:
         self._lengths: Recent[tuple[float, int]] = Recent(_SESSIONS)
 
     async def follow(self, before: SessionState | None, after: SessionState) -> None:
-        """Grant a lease from now on where an entry made somebody its host, and take back one that is over."""
-        was, is_ = before is not None and is_leased(before), is_leased(after)
-        if is_ and (before is None or not was or _host(before) != _host(after)):
+        """Grant a lease from now on where an entry made somebody its host.
+
+        One that is over is left to pass: then the sweep finds what is still owed, also after a crash.
+        """
+        was = before is not None and is_leased(before)
+        if is_leased(after) and (before is None or not was or _host(before) != _host(after)):
             await self.grant(after)
-        elif was and not is_:
-            await self._keeper.write(lambda redis: redis.zrem(keys.leases(), after.session_id))
 
     async def grant(self, state: SessionState) -> None:
         """A whole lease from now on."""

@@ -245,7 +245,8 @@ class Sessions:
 
     async def emptied(self, state: SessionState) -> list[str]:
         """Taken items that INBOX shows no more."""
-        return [i for i in state.taken if await self.items.is_handled(state.session_id, i)]
+        handled = await asyncio.gather(*[self.items.is_handled(state.session_id, i) for i in state.taken])
+        return [item for item, is_ in zip(state.taken, handled, strict=True) if is_]
 
     # What the state still owes
 

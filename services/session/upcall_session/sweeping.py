@@ -71,6 +71,8 @@ class Sweeper:
     async def _look(self, session_id: str) -> None:
         loaded = await self._sessions.log.load(session_id)
         if loaded is None or not is_leased(loaded.state):
+            # Whoever declared it gone may have died before all was told.
+            await self._sessions.advance(session_id, now_ms())
             await self._leases.drop(session_id)
             return
         lease = loaded.state.lease_ms

@@ -32,6 +32,15 @@ def is_leased(state: SessionState) -> bool:
     return running or state.letting_go is not None or state.holder is not None
 
 
+def is_unfinished(state: SessionState) -> bool:
+    """Whether a host that is gone has left something that is still to be told."""
+    run = state.run
+    lost_run = run is not None and (
+        run.status is RunStatus.INTERRUPTED or (state.host is Host.SELF and not state.live)
+    )
+    return lost_run or any(link.lost or link.early for link in state.work)
+
+
 def lease_passed(state: SessionState, now: int) -> Decided | None:
     """What comes of a lease that has passed at epoch ms `now`; None where nobody had to beat."""
     if not is_leased(state):
