@@ -29,6 +29,7 @@ return 1
 """
 _AWAY = (RedisError, OSError, TimeoutError)
 _PAUSE_S = 1.0  # after a failure Redis is left alone for so long
+_TRY_S = 5.0  # nobody else tries while the first one after a failure does
 _LOCK_S = 5.0  # a holder that died lets go after so long
 _LOCK_WAIT_S = 2.0  # then we go on without it: the guard on the log decides
 
@@ -67,6 +68,7 @@ class RedisGate:
         )
         self.redis = Redis(connection_pool=pool, decode_responses=False)
         self._away_until = 0.0
+        self._suspect = False
         self.failures = 0
         """How often it was found to be away."""
         self.steady_since = time.monotonic()
@@ -82,11 +84,15 @@ class RedisGate:
         """Use Redis; None if it is away."""
         if self.away:
             return None
+        if self._suspect:  # one tries; the others do without meanwhile, for it may take its time to fail
+            self._away_until = time.monotonic() + _TRY_S
         try:
             result = await use(self.redis)
         except _AWAY as error:
             self._failed(error)
             return None
+        if self._suspect:
+            self._suspect, self._away_until, self.steady_since = False, 0.0, time.monotonic()
         REDIS_DOWN.set(0)
         return result
 
@@ -94,6 +100,7 @@ class RedisGate:
         logger.warning("redis is away", error=repr(error))
         REDIS_DOWN.set(1)
         self.failures += 1
+        self._suspect = True
         self._away_until = time.monotonic() + _PAUSE_S
         self.steady_since = self._away_until
 
