@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import nats
 from nats.aio.client import Client
 from testcontainers.compose import DockerCompose
 
-import nats
 from upcall_deploy import permissions
 from upcall_deploy.ports import Ports
 
