@@ -10,7 +10,7 @@ from tests.question_broker.world import World
 
 
 @pytest.fixture(scope="session")
-def _place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def running_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     place = Place(tmp_path_factory.mktemp("question-broker"), brokers=2)
     try:
         asyncio.run(place.begin())
@@ -20,10 +20,10 @@ def _place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.fixture
-async def place(_place: Place) -> Place:
+async def place(running_place: Place) -> Place:
     """The servers and brokers, all running, whatever the test before has killed."""
-    await _place.again(*_place.parts)
-    return _place
+    await running_place.again(*running_place.parts)
+    return running_place
 
 
 @pytest.fixture
