@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from .deployment import Deployment
+from .sharing import shared
 from .wire import Wire
 
 QUICK = {
@@ -29,21 +30,15 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """One deployment with default settings, shared by all tests that leave it alive."""
-    up = Deployment(tmp_path_factory.mktemp("default") / "data", {"INSTANCES": "1"})
-    try:
-        yield up.start()
-    finally:
-        up.stop()
+    with shared("default", {"INSTANCES": "1"}, tmp_path_factory) as up:
+        yield up
 
 
 @pytest.fixture(scope="session")
 def quick_deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """One deployment with two instances of each service and short waits."""
-    up = Deployment(tmp_path_factory.mktemp("quick") / "data", QUICK)
-    try:
-        yield up.start()
-    finally:
-        up.stop()
+    with shared("quick", QUICK, tmp_path_factory) as up:
+        yield up
 
 
 @pytest.fixture(scope="session")

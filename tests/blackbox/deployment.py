@@ -134,6 +134,19 @@ class Deployment:
         self._kill(pids)
         self.process = None
 
+    def stop_by(self, pid: int) -> None:
+        """End one that another process of the test run may have started, by its supervisor's pid."""
+        if self.process is not None and self.process.pid == pid:
+            self.stop()
+            return
+        pids = self.all_pids()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + 30
+        while alive(pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._kill(pids)
+
     def kill_all(self) -> None:
         """`kill -9` of everything at once, the supervisor first so that it repairs nothing."""
         assert self.process is not None
