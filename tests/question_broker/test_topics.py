@@ -1,5 +1,7 @@
 """What everyone sees of a question: on both topics, in the inbox, in the record."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from tests.question_broker.world import Json, Session, World, eventually
@@ -10,6 +12,9 @@ from upcall_contracts.records import QuestionRecord
 from upcall_contracts.texts import question_item_text
 
 pytestmark = pytest.mark.xdist_group("question_broker")
+
+
+Way = Callable[[World, Session, Session, str], Awaitable[None]]
 
 
 async def end_by_answer(w: World, parent: Session, child: Session, request_id: str) -> None:
@@ -68,7 +73,7 @@ ENDS = [
     ("how", "timeout_ms", "end", "reason"), ENDS, ids=[each[0].__name__ for each in ENDS]
 )
 async def test_every_end_stands_everywhere(
-    w: World, how: Json, timeout_ms: int, end: str, reason: str | None
+    w: World, how: Way, timeout_ms: int, end: str, reason: str | None
 ) -> None:
     """The record, both topics with equal bodies in order, the inbox, and every list tell the same."""
     parent, child = await w.family()

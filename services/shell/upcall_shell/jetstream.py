@@ -25,6 +25,7 @@ _READ_TIMEOUT_S = 2.0
 _WRITE_TIMEOUT_S = 3.0
 _WRITE_DEADLINE_S = 20.0
 _SCAN_BATCH = 256
+_SCAN_PULL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +150,12 @@ class StreamClient:
         try:
             while left > 0:
                 want = min(left, _SCAN_BATCH)
-                pull = json.dumps({"batch": want, "expires": 5_000_000_000}).encode()
+                pull = json.dumps({"batch": want, "expires": int(_SCAN_PULL_S * 1e9)}).encode()
                 await connection.publish(f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{name}", pull, reply=inbox)
                 got = 0
                 while got < want:
                     try:
-                        message = await subscription.next_msg(timeout=_READ_TIMEOUT_S + 4)
+                        message = await subscription.next_msg(timeout=_SCAN_PULL_S + 1)
                     except _OFFLINE as error:
                         raise Unavailable(f"{self.stream}: the scan broke off: {error!r}") from error
                     if message.headers and "Status" in message.headers and not message.reply:
@@ -244,5 +245,7 @@ class StreamClient:
             raise Unavailable("not connected to NATS")
         try:
             return await connection.request(subject, body, timeout=timeout_s, headers=headers)
+        except nats.errors.MaxPayloadError as error:  # it would be too large the next time, too
+            raise ValueError(f"{subject}: {len(body)} bytes are too many for a message") from error
         except _OFFLINE as error:
             raise Unavailable(f"{subject.split('.', maxsplit=1)[0]}: {error!r}") from error
