@@ -13,6 +13,9 @@ import pytest
 
 from .deployment import Deployment
 
+_started: list[Deployment] = []
+"""Those that this process started: others may still use them when its own tests are over."""
+
 
 @contextlib.contextmanager
 def shared(name: str, settings: dict[str, str], factory: pytest.TempPathFactory) -> Iterator[Deployment]:
@@ -23,7 +26,7 @@ def shared(name: str, settings: dict[str, str], factory: pytest.TempPathFactory)
     register = root / f"{name}.users"
     with _locked(register) as users:
         if users["count"] == 0:
-            up.start()
+            _started.append(up.start())
             users["pid"] = up.process.pid if up.process is not None else 0
         users["count"] += 1
     try:

@@ -80,13 +80,14 @@ GRANDCHILD = PendingItem(id="G", kind=WorkKind.SESSION, label="read the docs")
 FINISHED = WorkItem(id="W1", kind=WorkKind.SHELL, label="make test", outcome=Outcome.COMPLETED)
 
 
-def facts(seq: int = 10, *, parent_closed: bool = False, **fields: Any) -> Facts:
+def facts(seq: int = 10, *, parent_closed: bool = False, awaited: bool = True, **fields: Any) -> Facts:
     """What is known beside the period; `session` and `run` replace the usual ones."""
     return Facts(
         session=fields.get("session", session()),
         entry_seq=seq,
         run=fields.get("run", run()),
         parent_closed=parent_closed,
+        awaited=awaited,
     )
 
 

@@ -173,6 +173,13 @@ def test_item_wakes(period: dict[str, Any], wakes: bool, for_run: str | None) ->
     assert record(decision).for_run == for_run
 
 
+def test_a_caller_that_has_settled_takes_nothing_any_more() -> None:
+    """The report of a foreground child whose caller gave up is an ordinary item from the start."""
+    decision = decided(closed(foreground=True, for_run="P-r1"), facts(awaited=False))
+    assert (item(decision).wakes, item(decision).for_run) == (True, None)
+    assert record(decision).for_run is None
+
+
 def test_the_report_names_what_still_runs() -> None:
     """A period that closed before its work was done says so in the record and in the text."""
     decision = decided(closed(pending=[SHELL, GRANDCHILD]), facts())

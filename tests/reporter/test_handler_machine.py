@@ -59,6 +59,10 @@ class MemoryLog:
         await _Step()
         return run(run_id, session_id=session_id)
 
+    async def is_active(self, session_id: str | None, run_id: str) -> bool:
+        await _Step()
+        return session_id == "P" and bool(run_id)
+
     async def is_closed(self, session_id: str | None) -> bool:
         await _Step()
         assert session_id == "P"

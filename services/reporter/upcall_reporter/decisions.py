@@ -48,6 +48,8 @@ class Facts:
     """The period's last run."""
     parent_closed: bool
     """Whether the parent session takes nothing any more."""
+    awaited: bool = True
+    """Whether the caller's run that the period is in the foreground of is still active."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def _close(period: ClosedPeriod, facts: Facts, report: ReportState | None, now: 
             "cancelled": period.cancelled,
             "status": ReportStatus.SUPPRESSED if reason else ReportStatus.DELIVERED,
             "reason": reason,
-            "for_run": period.for_run,
+            "for_run": _for_run(period, facts),
             "held_ms": max(0, period.closed_at - since),
             "created_at": report.created_at if report else since,
             "delivered_at": None if reason else now,
@@ -130,9 +132,14 @@ def _item(record: ReportRecord, period: ClosedPeriod) -> Item:
         item_id=record.period_id,
         kind=ItemKind.REPORT,
         text=texts.report_item_text(record),
-        wakes=period.wakes and period.for_run is None,
-        for_run=period.for_run,
+        wakes=period.wakes and record.for_run is None,
+        for_run=record.for_run,
     )
+
+
+def _for_run(period: ClosedPeriod, facts: Facts) -> str | None:
+    """The run that takes the report as the result of its call; one that has settled takes nothing."""
+    return period.for_run if facts.awaited else None
 
 
 def _record(period: ClosedPeriod | HeldPeriod, facts: Facts) -> ReportRecord:

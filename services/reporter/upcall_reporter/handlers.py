@@ -71,7 +71,9 @@ class PeriodHandler:
         run = await self._run(period.run_id, said)
         asked = isinstance(period, ClosedPeriod) and state.parent_session_id is not None
         parent_closed = asked and await self._reports.is_closed(state.parent_session_id)
-        return Facts(state, said.seq, run, parent_closed)
+        for_run = period.for_run if isinstance(period, ClosedPeriod) else None
+        awaited = not for_run or await self._reports.is_active(state.parent_session_id, for_run)
+        return Facts(state, said.seq, run, parent_closed, awaited)
 
     async def _run(self, run_id: str, said: SaidBySession) -> RunRecord:
         if said.entry.run_id == run_id and said.family == Family.LIFECYCLE:

@@ -85,6 +85,10 @@ class Reports(Protocol):
         """Whether a session takes nothing any more."""
         ...
 
+    async def is_active(self, session_id: str | None, run_id: str) -> bool:
+        """Whether a run is a session's active one."""
+        ...
+
     async def later(self, said: SaidBySession, period_id: str) -> SaidBySession | None:
         """The next entry of the same session that tells of a period, if there is one."""
         ...

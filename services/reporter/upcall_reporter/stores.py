@@ -58,6 +58,11 @@ class ReportLog:
         session = await self.session(session_id) if session_id else None
         return session is None or session.closed_at is not None
 
+    async def is_active(self, session_id: str | None, run_id: str) -> bool:
+        """Whether a run is a session's active one."""
+        session = await self.session(session_id) if session_id else None
+        return session is not None and session.run is not None and session.run.run_id == run_id
+
     async def later(self, said: SaidBySession, period_id: str) -> SaidBySession | None:
         """The next entry of the same session that tells of a period, if there is one."""
         guard, seq = log.session_guard(said.entry.session_id), said.seq
