@@ -56,7 +56,8 @@ class Service:
             name=f"upcall-{name}",
             max_reconnect_attempts=-1,
             reconnect_time_wait=1,
-            ping_interval=10,
+            # A server that is paused or cut off is noticed after two of these.
+            ping_interval=2,
             max_outstanding_pings=2,
             disconnected_cb=self._disconnected,
             reconnected_cb=self._reconnected,
