@@ -60,7 +60,7 @@ from upcall_session.decisions.spawning import NewIds
 B = TypeVar("B", bound=CommandBody)
 
 
-def parse(model: type[B], **fields: Any) -> B:
+def parse(model: type[B], /, **fields: Any) -> B:
     """A body as it is read from the wire."""
     return model.model_validate_json(json.dumps(fields))
 

@@ -41,13 +41,20 @@ def sees(caller: str, line: Iterable[SessionState]) -> bool:
 def may_continue(caller: str, session: SessionState, parent: SessionState | None) -> bool:
     """Whether the caller may continue a session: its parent, the session itself, or an operator.
 
-    A runner may for the session that it holds, and for the children of that session.
+    A runner may for the session that it holds, and for the children of that session. Who spawned a
+    self-hosted session may carry its runs out, and is no parent of its children for that.
     """
-    return speaks_for(caller, session) or (parent is not None and speaks_for(caller, parent))
+    if caller in (OPERATOR, session.session_id) or _holds(caller, session):
+        return True
+    return is_for_parent(caller, session, parent)
 
 
 def is_for_parent(caller: str, session: SessionState, parent: SessionState | None) -> bool:
     """Whether the caller continues a session for its parent, so that the parent's period waits for it."""
     if parent is None or caller in (OPERATOR, session.session_id):
         return False
-    return speaks_for(caller, parent)
+    return caller == parent.session_id or _holds(caller, parent)
+
+
+def _holds(runner: str, session: SessionState) -> bool:
+    return session.host is Host.RUNNER and speaks_for(runner, session)
