@@ -7,6 +7,9 @@ import pytest
 from nats.aio.client import Client
 
 from tests.question_broker.place import Place
+from upcall_shell.logs import configure_logs
+
+configure_logs("test", "CRITICAL", as_json=True)  # else each failure that a test wants is drawn in full
 
 
 @pytest.fixture(scope="session")
