@@ -214,12 +214,12 @@ def test_continue_of_a_gone_self_host_makes_the_caller_its_host(w: World) -> Non
     ],
 )
 def test_parent_run(w: World, child: str, named: bool, above: bool, expected: str, why: str) -> None:
-    first = w.runs[w.states[child].run.run_id if w.states[child].run else ""].parent_run_id
+    first = w.runs[w.active(child).run_id].parent_run_id
     w.settle(child)
     w.settle("P")
     if above:
         w.start("P")
-    current = w.states["P"].run.run_id if w.states["P"].run else None
+    current = w.active("P").run_id if above else None
     body = {"run_id": first} if named else {}
     _, run_id = w.continue_("P", child, **body)
     wanted = {"named": first, "active": current, "last": first}[expected]
@@ -240,7 +240,7 @@ def test_foreground_run_first_closes_an_open_period(w: World, child: str) -> Non
     assert period is not None
     assert (period.foreground, period.for_run) == (
         True,
-        w.states["P"].run.run_id if w.states["P"].run else "",
+        w.active("P").run_id,
     )
 
 
@@ -264,6 +264,4 @@ def test_counting_lets_go_of_the_runs_of_the_report(w: World, child: str) -> Non
     record = w.uncounted.pop()
     assert isinstance(w.count(record), Decided)
     assert w.count(record) is None
-    assert [c.run_id for c in w.states["P"].children] == [
-        w.states[child].run.run_id if w.states[child].run else ""
-    ]
+    assert [c.run_id for c in w.states["P"].children] == [w.active(child).run_id]

@@ -260,7 +260,7 @@ def test_lost_shells_are_told_one_by_one_after_a_crash_too(w: World) -> None:
 
 def test_runner_that_is_gone_loses_the_run(w: World, hosted: str) -> None:
     """Interrupted, then queued as the next attempt; after the third it is lost."""
-    run_id = w.states[hosted].run.run_id if w.states[hosted].run else ""
+    run_id = w.active(hosted).run_id
     for attempt in (2, 3):
         w.gone(hosted)
         run = w.states[hosted].run
@@ -287,7 +287,7 @@ def test_runner_that_is_gone_after_its_run(w: World, hosted: str) -> None:
 
 def test_cancelled_and_gone_is_cancelled(w: World, hosted: str) -> None:
     """Nobody takes over what somebody wanted ended."""
-    run_id = w.states[hosted].run.run_id if w.states[hosted].run else ""
+    run_id = w.active(hosted).run_id
     w.cancel(hosted)
     w.gone(hosted)
     assert w.runs[run_id].outcome is Outcome.CANCELLED

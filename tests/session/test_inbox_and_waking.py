@@ -124,7 +124,7 @@ def test_early_end_is_readable_before_its_settle(w: World, child: str) -> None:
     record = work.record(w.states[child], "sh", None)
     assert (record.outcome, record.run_id) == (
         WorkOutcome.FAILED,
-        w.states[child].run.run_id if w.states[child].run else "",
+        w.active(child).run_id,
     )
 
 

@@ -120,7 +120,7 @@ def test_who_may_append_and_settle(
     w: World, hosted: str, caller: str, attempt: int | None, expected: str | None, why: str
 ) -> None:
     who = hosted if caller == "session" else caller
-    body = {} if attempt is None else {"attempt": attempt}
+    body: dict[str, Any] = {} if attempt is None else {"attempt": attempt}
     assert code(w.append(hosted, who, **body)) == expected, why
     assert code(w.settle(hosted, caller=who, **body)) == expected, why
 
@@ -171,7 +171,8 @@ def test_queued_run_takes_nothing(w: World) -> None:
     ],
 )
 def test_append_names_its_place(w: World, first: int | None, expected: type, why: str) -> None:
-    assert isinstance(w.append("P", **({} if first is None else {"from": first})), expected), why
+    body: dict[str, Any] = {} if first is None else {"from": first}
+    assert isinstance(w.append("P", **body), expected), why
 
 
 def test_append_keeps_what_messages_carry(w: World) -> None:
@@ -198,7 +199,8 @@ def test_append_keeps_what_messages_carry(w: World) -> None:
 )
 def test_step_budget(w: World, steps: list[int | None], expected: str | None, after: int, why: str) -> None:
     _, ids = w.spawn("P", host="self", step_budget=3)
-    decisions = [w.append(ids.session_id, **({} if n is None else {"steps": n})) for n in steps]
+    bodies: list[dict[str, Any]] = [{} if n is None else {"steps": n} for n in steps]
+    decisions = [w.append(ids.session_id, **body) for body in bodies]
     assert code(decisions[-1]) == expected, why
     assert active(w, ids.session_id).steps == after
     assert active(w, ids.session_id).status is RunStatus.RUNNING, "the run is left to its host"

@@ -220,6 +220,13 @@ class World:
     def emptied(self, state: SessionState) -> list[str]:
         return [i for i in state.taken if self.slots(state.session_id)[i].handled]
 
+    def active(self, session_id: str) -> RunRecord:
+        """The session's active run."""
+        run = self.states[session_id].run
+        if run is None:
+            raise AssertionError(f"{session_id} has no active run")
+        return run
+
     def run_of(self, state: SessionState, run_id: str) -> RunRecord:
         return state.run if state.run is not None and state.run.run_id == run_id else self.runs[run_id]
 
