@@ -23,7 +23,7 @@ setup: ## install the locked packages into .venv (every other target does so by 
 	@sh deploy/setup.sh
 
 test: setup ## run the tests (JOBS=4 side by side; ARGS="-k name -x" goes to pytest)
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-faults: export UPCALL_FAULTS = long
 test-faults: setup ## run the fault tests in their long form
