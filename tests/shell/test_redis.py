@@ -185,9 +185,11 @@ class Running:
         self._tasks = [asyncio.create_task(i.keeper.run()) for i in self._indices]
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = set(self._tasks)
+        while left:  # redis-py swallows a cancellation now and then
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=0.1)
 
 
 async def whole(index: Index) -> int:
