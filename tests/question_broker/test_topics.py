@@ -1,5 +1,6 @@
 """What everyone sees of a question: on both topics, in the inbox, in the record."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -239,6 +240,16 @@ async def test_another_runs_command_id_harms_no_deadline(w: World) -> None:
         await w.refused("command_id_reused", "runner-1", "question.ask", **body, run_id=two.run_id)
     await w.until_ended(asked["request_id"], "timed_out")
     assert await w.in_log(two.run_id) == []
+
+
+async def test_a_deadline_that_fires_before_its_question_is_stored_is_no_lost_deadline(w: World) -> None:
+    """A millisecond is over before the ask is even read."""
+    parent = await w.top()
+    children = [await w.child(parent) for _ in range(20)]
+    asked = await asyncio.gather(*[child.ask(timeout_ms=1) for child in children])
+    for child, question in zip(children, asked, strict=True):
+        await w.until_ended(question["request_id"], "timed_out")
+        assert await w.ends(child.run_id, question["request_id"]) == ["timed_out"]
 
 
 async def test_a_refused_ask_leaves_no_deadline_behind(w: World) -> None:
