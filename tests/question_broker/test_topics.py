@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.question_broker.world import Json, Session, World, eventually
-from upcall_contracts import streams
+from upcall_contracts import streams, times
 from upcall_contracts.events import Event
 from upcall_contracts.ids import OPERATOR
 from upcall_contracts.records import QuestionRecord
@@ -240,6 +240,25 @@ async def test_another_runs_command_id_harms_no_deadline(w: World) -> None:
         await w.refused("command_id_reused", "runner-1", "question.ask", **body, run_id=two.run_id)
     await w.until_ended(asked["request_id"], "timed_out")
     assert await w.in_log(two.run_id) == []
+
+
+async def test_a_command_that_comes_again_moves_no_deadline(w: World) -> None:
+    """At an instance that knows the run from before, and not that it has asked since."""
+    parent = await w.top()
+    children = [await w.child(parent) for _ in range(8)]
+    for child in children:
+        for _ in range(3):
+            await parent.answer((await child.ask())["request_id"])
+    asked = [await child.ask(timeout_ms=4_500, command_id=child.id) for child in children]
+    for child, question in zip(children, asked, strict=True):
+        for _ in range(3):
+            reused = await child.ask_reply("Which colour?", timeout_ms=60_000, command_id=child.id)
+            assert reused["error"]["code"] == "command_id_reused"
+            assert await child.ask(timeout_ms=4_500, command_id=child.id) == question
+    for question in asked:
+        ended = await w.until_ended(question["request_id"], "timed_out")
+        late = times.from_wire(ended["updated_at"]) - times.from_wire(ended["expires_at"])
+        assert late < 4_000  # by then nobody but JetStream has looked
 
 
 async def test_a_deadline_that_fires_before_its_question_is_stored_is_no_lost_deadline(w: World) -> None:

@@ -115,8 +115,8 @@ class Broker:
             return await self._carry_out(run_id, loaded, decided, now, mark)
 
         outcome = await self._until_decided(run_id, step, turn)
-        if isinstance(outcome, Refusal) and scheduled:
-            await self._timers.clear(streams.question_timer(request_id))
+        if scheduled:
+            await self._mend_deadline(run_id, request_id, now + body.timeout_ms, outcome)
         return outcome
 
     async def _ask_facts(self, run_id: str, loaded: Loaded, *, elsewhere: bool) -> AskFacts:
@@ -129,6 +129,17 @@ class Broker:
     async def _set_deadline(self, run_id: str, request_id: str, expires_at: int) -> None:
         """Schedule the deadline, before the question is there: without it, it does no harm."""
         await self._timers.set(streams.question_timer(request_id), expires_at, {"run_id": run_id})
+
+    async def _mend_deadline(self, run_id: str, request_id: str, set_to: int, outcome: Result) -> None:
+        """What was scheduled may be for no question, or in place of the deadline of one that waits: the same
+        command came before, and this process did not know."""
+        record = outcome if isinstance(outcome, QuestionRecord) else None
+        if isinstance(outcome, Refusal):
+            record = await self._questions.current(run_id, request_id)
+            if record is None:
+                await self._timers.clear(streams.question_timer(request_id))
+        if record is not None and record.status is QuestionStatus.WAITING and record.expires_at != set_to:
+            await self._set_deadline(run_id, request_id, record.expires_at or 0)
 
     async def _look_again(self, run_id: str, record: QuestionRecord) -> QuestionRecord:
         """What the ask rests on may have ended between reading it and storing the question; and its deadline
@@ -242,7 +253,9 @@ class Broker:
         if isinstance(decided, Repeated):
             record = await self._questions.record(run_id, decided.request_id, loaded)
             if record is not None:
-                await self._index.note(record)
+                await self._index.note(
+                    record, every=True
+                )  # who stored it may have died before it was indexed
             return record if record is not None else refusals.unknown_request(decided.request_id)
         if isinstance(decided, EndFirst):
             ended = await self._end_first(loaded, decided.end, now)

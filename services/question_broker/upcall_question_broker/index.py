@@ -90,13 +90,13 @@ class QuestionIndex:
     def _remember(self, key: str, value: str | None) -> str | None:
         return None if value is None else self._known.put(key, value)
 
-    async def note(self, record: QuestionRecord) -> None:
-        """Bring the index up to a record."""
+    async def note(self, record: QuestionRecord, *, every: bool = False) -> None:
+        """Bring the index up to a record: what its last event has changed, or all there is to know of it."""
         self._known.put(keys.question_run(record.request_id), record.child_run_id or "")
 
         async def write(redis: Redis) -> list[Any]:
             pipe = redis.pipeline(transaction=False)
-            _write(pipe, record)
+            _write(pipe, record, every=every)
             return await pipe.execute()
 
         await self.keeper.write(write)
