@@ -27,7 +27,7 @@ test: setup ## run the tests (JOBS=4 side by side; ARGS="-k name -x" goes to pyt
 
 test-faults: export UPCALL_FAULTS = long
 test-faults: setup ## run the fault tests in their long form
-	@$(PY) -m pytest -m faults --timeout 900 $(ARGS)
+	@$(PY) -m pytest -m "faults or slow" --timeout 900 $(ARGS)
 
 test-containers: setup ## run the container tests (makes an engine and images where they are missing)
 	@bash .ci/containers.sh $(ARGS)

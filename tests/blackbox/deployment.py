@@ -17,7 +17,7 @@ import redis
 SERVICES = ("session", "question_broker", "reporter")
 PARTS = (*SERVICES, "nats", "redis")
 
-START_WITHIN = 60.0
+START_WITHIN = 120.0
 """Seconds for a deployment to come up, or for a killed part to be back: a slow machine, not a hanging one."""
 
 

@@ -26,7 +26,12 @@ def shared(name: str, settings: dict[str, str], factory: pytest.TempPathFactory)
     register = root / f"{name}.users"
     with _locked(register) as users:
         if users["count"] == 0:
-            _started.append(up.start())
+            _started.append(up)
+            try:
+                up.start()
+            except BaseException:
+                up.stop()
+                raise
             users["pid"] = up.process.pid if up.process is not None else 0
         users["count"] += 1
     try:

@@ -35,6 +35,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="function"),
     pytest.mark.faults,
     pytest.mark.timeout(600),
+    pytest.mark.slow,
 ]
 
 LONG = os.environ.get("UPCALL_FAULTS") == "long"
