@@ -73,7 +73,6 @@ async def test_r2_no_report_before_the_jobs_end_and_one_after_it(w: Wire) -> Non
     )
 
 
-@pytest.mark.slow
 async def test_r4_fifty_children_of_a_parent_that_is_busy_half_of_the_time(w: Wire) -> None:
     """Fifty children finish while a runner-hosted P works or rests: each report causes one run of P, once."""
     top = await w.start(await w.open())
@@ -108,7 +107,6 @@ async def test_r4_fifty_children_of_a_parent_that_is_busy_half_of_the_time(w: Wi
     assert await item_ids(w, made["session_id"]) == []
 
 
-@pytest.mark.slow
 async def test_r4_fifty_children_of_a_self_hosted_parent(w: Wire) -> None:
     """Fifty children finish at once while a self-hosted P comes and goes: fifty items, none twice."""
     parent = await w.start(await w.open())
@@ -310,7 +308,6 @@ async def test_r17_report_waits_for_a_parent_that_cannot_take_it(
     assert len(await delivered(quick, child)) == 1
 
 
-@pytest.mark.slow
 async def test_r19_host_that_dies_before_the_first_step_is_an_error(w: Wire) -> None:
     """A C whose runners die before doing anything is never a success."""
     parent = await w.start(await w.open())
