@@ -187,7 +187,7 @@ class Entry(Event, Generic[S]):
     For entries that concern no run, `run_id` is empty and `type` is `note`.
     """
 
-    type: str  # pyright: ignore[reportIncompatibleVariableOverride, reportGeneralTypeIssues]
+    type: str  # pyright: ignore[reportIncompatibleVariableOverride]
     """An EventType; `note` for what concerns no run."""
     run_id: str = ""
     """The run; empty for what concerns none."""

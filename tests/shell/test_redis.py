@@ -189,7 +189,7 @@ class Running:
         while left:  # redis-py swallows a cancellation now and then
             for task in left:
                 task.cancel()
-            _, left = await asyncio.wait(left, timeout=0.1)
+            left = (await asyncio.wait(left, timeout=0.1))[1]
 
 
 async def whole(index: Index) -> int:
