@@ -26,6 +26,14 @@ _RUNS_CACHED: Final = 100_000
 _BATCH: Final = 500
 _COMMAND_S: Final = 40 * 86_400
 """How long a command is remembered here, in seconds: longer than a tree in which nothing happens is kept."""
+_CLAIM: Final = """
+local before = redis.call('GET', KEYS[1])
+if before then return tonumber(before) end
+local whole = redis.call('EXISTS', KEYS[2]) == 1
+redis.call('SET', KEYS[1], whole and ARGV[1] or '0', 'EX', ARGV[2])
+return whole and -1 or 0
+"""
+"""Where the index may lack something, the command may have been tried at any time before."""
 
 
 class SessionIndex:
@@ -126,20 +134,12 @@ class SessionIndex:
         tried; 0 for: anywhere; None where this is the first time.
         """
 
-        async def look(redis: Redis) -> tuple[Any, Any]:
-            async with redis.pipeline(transaction=True) as pipe:
-                pipe.set(keys.command(f"{key}/{session_id}"), seq, nx=True, get=True, ex=_COMMAND_S)
-                pipe.exists(keys.ready(SERVICE))
-                return tuple(await pipe.execute())
-
-        found = await self._gate.attempt(look)
+        names = [keys.command(f"{key}/{session_id}"), keys.ready(SERVICE)]
+        found = await self._gate.attempt(lambda redis: _claim(redis, names, seq))
         if found is None:
             await self.keeper.write(lambda redis: redis.ping())  # what was not noted makes it doubtful
             return 0
-        before, ready = found
-        if before is not None:
-            return int(before)
-        return None if ready else 0
+        return None if found < 0 else found
 
     # The whole of it
 
@@ -172,6 +172,11 @@ class SessionIndex:
                 return await pipe.execute()
 
         await self._gate.attempt(write)
+
+
+async def _claim(redis: Redis, names: list[str], seq: int) -> int:
+    answer: Any = redis.eval(_CLAIM, len(names), *names, str(seq), str(_COMMAND_S))
+    return int(await answer)
 
 
 def _writes(session_id: str, seq: int, entry: dict[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -22,6 +22,7 @@ from upcall_shell.timers import Timers
 from .clock import now_ms
 from .decisions import inbox, periods, steps, waking
 from .decisions.deadlines import QUEUE, deadlines
+from .decisions.repeating import repeated
 from .decisions.results import Asked, Decided, NotYet, Repeated
 from .decisions.rules import Rules
 from .decisions.soundness import unsound
@@ -106,6 +107,17 @@ class Sessions:
             if now_ms() >= until:
                 return Outcome(outcome.decision.refusal, outcome.loaded)
             await asyncio.sleep(_LOOK_S)
+
+    async def remembers(self, session_id: str, asked: Asked) -> bool:
+        """Whether a command was carried out on a session.
+
+        Then its caller may hear of it again, whoever may speak for the session now.
+        """
+        loaded = await self.log.load(session_id)
+        if loaded is None:
+            return False
+        known = repeated(loaded.state, asked) or await self._older(session_id, asked, loaded.seq)
+        return isinstance(known, Repeated)
 
     async def advance(self, session_id: str, now: int) -> Loaded | None:
         """Do what a session owes at epoch ms `now`."""

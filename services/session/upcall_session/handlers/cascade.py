@@ -11,7 +11,7 @@ from upcall_session.reach import Reach
 from upcall_session.sessions import Decision, Outcome, Sessions
 from upcall_shell.commands import Command
 
-from .common import Reply, asked
+from .common import Reply, asked, visible_session
 
 
 class Cascade:
@@ -26,7 +26,7 @@ class Cascade:
     async def cancel(self, command: Command[SessionCancel]) -> Reply:
         """session.cancel: the session itself first, so that its hold ends as cancelled and not as quiet."""
         body, who = command.body, asked(command)
-        top = await self._reach.visible_session(command.caller, body.session_id)
+        top = await visible_session(self._sessions, self._reach, who, body.session_id)
         if isinstance(top, Refusal):
             return top
         below = await self._reach.descendants(top.session_id) if body.cascade else []
@@ -68,7 +68,8 @@ class Cascade:
     async def close(self, command: Command[SessionClose]) -> Reply:
         """session.close: nothing below takes anything new, then all is closed, leaves first."""
         body, who = command.body, asked(command)
-        top = await self._reach.visible_session(command.caller, body.session_id or command.caller)
+        session_id = body.session_id or command.caller
+        top = await visible_session(self._sessions, self._reach, who, session_id)
         if isinstance(top, Refusal):
             return top
         below = await self._reach.descendants(top.session_id) if body.cascade else []

@@ -5,8 +5,10 @@ from typing import Any, TypeVar
 from upcall_contracts.commands import CommandBody
 from upcall_contracts.errors import Refusal
 from upcall_contracts.ids import derive_id
+from upcall_contracts.states import SessionState
 from upcall_session.decisions.results import Asked, Repeated
-from upcall_session.sessions import Outcome
+from upcall_session.reach import Reach
+from upcall_session.sessions import Outcome, Sessions
 from upcall_shell.commands import Command
 
 B = TypeVar("B", bound=CommandBody)
@@ -21,6 +23,16 @@ def asked(command: Command[Any]) -> Asked:
 def new_id(prefix: str, command: Command[Any]) -> str:
     """An id that follows from the command."""
     return derive_id(prefix, command.caller, f"{command.noun}.{command.verb}", command.command_id)
+
+
+async def visible_session(
+    sessions: Sessions, reach: Reach, who: Asked, session_id: str
+) -> SessionState | Refusal:
+    """A session that the caller may see, or did this very command to when it could."""
+    found = await reach.visible_session(who.caller, session_id)
+    if isinstance(found, Refusal) and await sessions.remembers(session_id, who):
+        return await reach.session(session_id) or found
+    return found
 
 
 def run_id_of(outcome: Outcome) -> str:

@@ -10,7 +10,7 @@ from upcall_contracts.states import SessionState
 from upcall_session.decisions import access, continuing, counting, repeating, running
 from upcall_session.decisions.continuing import ContinueFacts
 from upcall_session.decisions.results import Asked, Repeated
-from upcall_session.reach import Reach
+from upcall_session.reach import FoundRun, Reach
 from upcall_session.sessions import Decision, Outcome, Sessions
 from upcall_shell.commands import Command
 
@@ -56,10 +56,10 @@ class Continuing:
 
     async def background(self, command: Command[SessionBackground]) -> Reply:
         """session.background: a foreground run becomes a background one."""
-        found = await self._reach.visible_run(command.caller, command.body.run_id)
+        who = asked(command)
+        found = await self._waited_for(command.body.run_id, who)
         if isinstance(found, Refusal):
             return found
-        who = asked(command)
 
         async def decide(state: SessionState | None) -> Decision:
             run = await self._sessions.log.run(state or found.state, found.run.run_id) or found.run
@@ -70,6 +70,14 @@ class Continuing:
             return outcome.decision
         run = await self._sessions.log.run(outcome.state, found.run.run_id) or found.run
         return {"run": run.to_wire()}
+
+    async def _waited_for(self, run_id: str, who: Asked) -> FoundRun | Refusal:
+        """A run that the caller may see, or did this very command to when it could."""
+        found = await self._reach.visible_run(who.caller, run_id)
+        anyway = await self._reach.run(run_id) if isinstance(found, Refusal) else None
+        if anyway is not None and await self._sessions.remembers(anyway.state.session_id, who):
+            return anyway
+        return found
 
     async def _check(self, body: SessionContinue, who: Asked) -> Outcome:
         async def decide(state: SessionState | None) -> Decision:

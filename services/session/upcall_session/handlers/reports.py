@@ -19,7 +19,7 @@ from upcall_session.sessions import Decision, Sessions
 from upcall_shell.commands import Command
 from upcall_shell.delivery import Again
 
-from .common import Reply, asked
+from .common import Reply, asked, visible_session
 
 _LOOK_S: Final = 0.02
 _DECIDED_WITHIN_S: Final = 10.0
@@ -35,10 +35,10 @@ class Reports:
 
     async def release(self, command: Command[ReportRelease]) -> Reply | Again:
         """report.release: the hold ends, and the reply is what the reporter decides then."""
-        session = await self._reach.visible_session(command.caller, command.body.session_id)
+        who = asked(command)
+        session = await visible_session(self._sessions, self._reach, who, command.body.session_id)
         if isinstance(session, Refusal):
             return session
-        who = asked(command)
 
         async def decide(state: SessionState | None) -> Decision:
             return periods.release(state or session, who)

@@ -58,7 +58,7 @@ class Spawning:
             state = await self._reach.session(caller)
             return (state, None) if state is not None else refusals.unknown_session(caller)
         found = await self._reach.run(run_id)
-        if found is None or not access.speaks_for(caller, found.state):
+        if found is None or not access.spoke_for(caller, found.state, found.run):
             return refusals.unknown_run(run_id)
         return found.state, found.run
 

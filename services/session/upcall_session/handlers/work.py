@@ -6,7 +6,7 @@ from upcall_contracts.errors import Refusal
 from upcall_contracts.records import WorkRecord
 from upcall_contracts.states import SessionState
 from upcall_session.decisions import access, inbox, work
-from upcall_session.decisions.results import Decided, Repeated
+from upcall_session.decisions.results import Asked, Decided, Repeated
 from upcall_session.reach import Reach
 from upcall_session.sessions import Decision, Sessions
 from upcall_shell.commands import Command
@@ -23,10 +23,10 @@ class Host:
 
     async def finish(self, command: Command[WorkFinish]) -> Reply:
         """work.finish: background work has ended."""
-        session = await self._own(command.caller, command.body.session_id)
+        who, work_id = asked(command), command.body.work_id
+        session = await self._own(who, command.body.session_id)
         if isinstance(session, Refusal):
             return session
-        who, work_id = asked(command), command.body.work_id
 
         async def decide(state: SessionState | None) -> Decision:
             finished = await self._sessions.log.work(session.session_id, work_id)
@@ -42,10 +42,10 @@ class Host:
 
     async def handle(self, command: Command[InboxHandle]) -> Reply:
         """inbox.handle: items are over for the session; what is unknown or handled already is skipped."""
-        session = await self._own(command.caller, command.body.session_id)
+        who = asked(command)
+        session = await self._own(who, command.body.session_id)
         if isinstance(session, Refusal):
             return session
-        who = asked(command)
         handled: list[str] = []
 
         async def decide(state: SessionState | None) -> Decision:
@@ -63,13 +63,15 @@ class Host:
             await self._sessions.forget_taken(session.session_id)
         return {"handled": handled}
 
-    async def _own(self, caller: str, session_id: str | None) -> SessionState | Refusal:
-        """The session that the caller speaks for."""
-        named = session_id if session_id is not None else caller
+    async def _own(self, who: Asked, session_id: str | None) -> SessionState | Refusal:
+        """The session that the caller speaks for, or spoke for when it sent this very command before."""
+        named = session_id if session_id is not None else who.caller
         state = await self._reach.session(named)
-        if state is None or not access.speaks_for(caller, state):
+        if state is None:
             return refusals.unknown_session(named)
-        return state
+        if access.speaks_for(who.caller, state) or await self._sessions.remembers(named, who):
+            return state
+        return refusals.unknown_session(named)
 
     async def _present(self, state: SessionState, item_ids: list[str]) -> list[str]:
         """Those of the items that stand in the inbox unhandled, each once."""
