@@ -29,8 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """One deployment with default settings, shared by all tests that leave it alive."""
-    with shared("default", {"INSTANCES": "1"}, tmp_path_factory) as up:
+    """One deployment with default settings and two instances of each service, shared by all tests that leave
+    it alive."""
+    with shared("default", {"INSTANCES": "2"}, tmp_path_factory) as up:
         yield up
 
 
