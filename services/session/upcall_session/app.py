@@ -22,6 +22,7 @@ from .index import SERVICE, SessionIndex
 from .introspection import Introspection
 from .leases import Leases
 from .log_store import SessionLog
+from .overdue import Overdue
 from .queries import SessionQueries
 from .reach import Reach
 from .redelivery import counted
@@ -38,6 +39,7 @@ def build(settings: SessionSettings) -> Service:
     log = SessionLog(service.log)
     index = SessionIndex(service.redis, log)
     leases = Leases(service.redis, index.keeper, log)
+    overdue = Overdue(service.log.now)
     sessions = Sessions(
         log,
         InboxStore(service.inbox),
@@ -45,6 +47,7 @@ def build(settings: SessionSettings) -> Service:
         leases,
         Dispatcher(service.dispatch),
         service.timers,
+        overdue,
         service.redis,
         settings.rules(),
     )
@@ -60,6 +63,7 @@ def build(settings: SessionSettings) -> Service:
     service.on_queries(queries.handlers())
     _hear_heartbeats(service, leases)
     service.in_background(index.keeper.run)
+    service.in_background(lambda: overdue.run(timers.fire))
     service.in_background(Sweeper(service, sessions, leases).run)
     service.in_background(Retention(service, sessions, reach, index, settings.rules()).run)
     return service

@@ -31,6 +31,7 @@ from .inbox_store import InboxItem, InboxStore
 from .index import SessionIndex
 from .leases import Leases
 from .log_store import Loaded, SessionLog, read_mark, read_state
+from .overdue import Overdue
 from .redelivery import is_redelivery
 
 logger = structlog.get_logger()
@@ -74,6 +75,7 @@ class Sessions:
         leases: Leases,
         dispatcher: Dispatcher,
         timers: Timers,
+        overdue: Overdue,
         gate: RedisGate,
         rules: Rules,
     ) -> None:
@@ -84,6 +86,7 @@ class Sessions:
         self.rules = rules
         self._dispatcher = dispatcher
         self._timers = timers
+        self._overdue = overdue
         self._gate = gate
 
     # Commands
@@ -223,6 +226,7 @@ class Sessions:
         """Have the session looked at, at epoch ms `at`."""
         timer = streams.session_timer(session_id, kind)
         await self._timers.set(timer, at, {"session_id": session_id, "kind": kind})
+        self._overdue.note(session_id, kind, at)
 
     # What follows from an entry
 

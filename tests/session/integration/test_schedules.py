@@ -73,9 +73,20 @@ class Life:
             await self.rest(top.session_id)
             while self.tasks:
                 await self.tasks.pop(0)
+            # What a foreground run left behind may still wake a session that has reported.
+            await eventually(lambda: self.busy(top.session_id), lambda busy: not busy, within=60)
         finally:
             runners.cancel()
         return top.session_id
+
+    async def busy(self, root: str) -> list[str]:
+        """Sessions of the tree that are not at rest, seen twice in a row."""
+        found: list[str] = []
+        for _ in range(2):
+            tree = await self.w.pages(root, "session.list", "sessions", session_id=root, scope="tree")
+            found += [s["session_id"] for s in tree if s["run_id"] or s["period_id"]]
+            await asyncio.sleep(0.1)
+        return found
 
     async def live(self, turn: Turn, plan: Plan) -> None:
         """One run: children, some words, and what it leaves running."""

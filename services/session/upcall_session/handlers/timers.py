@@ -22,21 +22,24 @@ class Timers:
         self._reach = reach
 
     async def due(self, message: Msg) -> Again | None:
-        """A deadline has come: do what the session owes now, and set it again where it has moved."""
+        """A deadline has come."""
         *_, session_id, kind = message.subject.split(".")
-        now = max(now_ms(), stored_at(message))
+        await self.fire(session_id, kind, max(now_ms(), stored_at(message)))
+        return None
+
+    async def fire(self, session_id: str, kind: str, now: int) -> None:
+        """Do what a session owes at epoch ms `now`, and set its deadline again where it has moved."""
         if kind == LIMIT:
             await self._limit(session_id, now)
-            return None
+            return
         loaded = await self._sessions.advance(session_id, now)
         if loaded is None:
-            return None
+            return
         if kind == QUEUE:
             await self._sessions.dispatch(loaded.state)
         at = deadlines(loaded.state, now, self._sessions.rules).get(kind)
         if at is not None and at > now:
             await self._sessions.set_timer(session_id, kind, at)
-        return None
 
     async def question(self, message: Msg) -> Again | None:
         """A question was asked: it wakes its parent session, if that is idle and hosted by runners."""
