@@ -150,6 +150,8 @@ class Period(Record):
     """Epoch ms; when its first run settled and it stayed open."""
     held_reason: str | None = None
     """The HeldReason that was told last."""
+    held_pending: list[str] = Field(default_factory=list[str])
+    """Ids of what was told last to be pending."""
     foreground: bool = False
     """The caller of its run waits for it: it closes at that run's settling."""
     for_run: str | None = None

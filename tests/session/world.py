@@ -119,7 +119,7 @@ class World:
 
     def commit(self, before: SessionState | None, decided: Decided) -> SessionState:
         questions = bool(self.open_questions(decided.state))
-        rested = periods.rest(before, decided, decided.state.updated_at, open_questions=questions)
+        rested = periods.rest(decided, decided.state.updated_at, open_questions=questions)
         assert unsound(before, rested.state) == []
         state = rested.state
         self.entries.append(rested)

@@ -22,6 +22,7 @@ from .decisions.retention import is_due, may_purge
 from .decisions.rules import Rules
 from .index import SessionIndex
 from .log_store import subjects_of
+from .metrics import PURGED
 from .reach import Reach
 from .sessions import Sessions
 
@@ -86,6 +87,7 @@ class Retention:
             for state in reversed(tree):
                 if not await self._purge_session(state):
                     return  # somebody has taken it up in this moment
+        PURGED.inc(len(tree))
         logger.info("purged", root_session_id=root.session_id, sessions=len(tree))
 
     async def _has_items(self, state: SessionState) -> bool:

@@ -19,6 +19,7 @@ from upcall_shell.errors import Conflict
 from upcall_shell.redis_gate import RedisGate
 from upcall_shell.timers import Timers
 
+from . import metrics
 from .clock import now_ms
 from .decisions import inbox, periods, steps, waking
 from .decisions.deadlines import QUEUE, deadlines
@@ -178,13 +179,13 @@ class Sessions:
     async def _commit(self, loaded: Loaded | None, decided: Decided) -> tuple[Loaded, Decided]:
         before = loaded.state if loaded else None
         state = decided.state
-        rested = periods.rest(
-            before, decided, state.updated_at, open_questions=await self._has_open_questions(state)
-        )
+        open_questions = await self._has_open_questions(state)
+        rested = periods.rest(decided, state.updated_at, open_questions=open_questions)
         if wrong := unsound(before, rested.state):
             raise ValueError(f"{rested.subject} would take session {state.session_id} from {wrong}")
         await self._set_timers(before, rested.state)
         after = await self.log.append(rested, loaded.seq if loaded else 0)
+        metrics.count(before, rested)
         await self.index.note(rested, after.seq)
         await self._follow(before, after.state)
         return after, rested

@@ -6,6 +6,7 @@ everything: connected to NATS and to Redis, with a whole index, for a whole leas
 
 import asyncio
 import time
+from collections import deque
 from typing import Final
 
 import nats.errors
@@ -19,15 +20,18 @@ from .clock import now_ms
 from .decisions.liveness import is_leased, lease_passed
 from .index import SERVICE
 from .leases import Leases
+from .metrics import GONE
 from .sessions import Decision, Sessions
 
 logger = structlog.get_logger()
 
 _EVERY_S: Final = 0.5
-_ROUND_TRIP_S: Final = 0.4
-"""A round trip to NATS that takes longer is a break: beats may have been held up as well."""
-_LATE_S: Final = 1.0
-"""A sweep that comes so much later than planned means that this process stood still."""
+_ROUND_TRIP_S: Final = 1.0
+"""A round trip to NATS that takes longer is a break, whatever the lease."""
+_SHARE: Final = 0.4
+"""A delay is a break for leases of which it is more than this share: hosts beat three times a lease, and what
+held us up may have held up a beat as well (0.4 + 1/3 < 1)."""
+_DELAYS_KEPT: Final = 500
 
 
 class Sweeper:
@@ -37,17 +41,20 @@ class Sweeper:
         self._service = service
         self._sessions = sessions
         self._leases = leases
-        self._steady_since = time.monotonic()
+        self._broken_at = time.monotonic()
+        self._delays: deque[tuple[float, float]] = deque(maxlen=_DELAYS_KEPT)
+        """When something was late, and by how many seconds."""
 
     async def run(self) -> None:
         """Sweep until cancelled."""
-        self._steady_since = time.monotonic()
+        self._broken_at = time.monotonic()
         while True:
             planned = time.monotonic() + _EVERY_S
             await asyncio.sleep(_EVERY_S)
-            if time.monotonic() > planned + _LATE_S or not await self._hears():
-                self._steady_since = time.monotonic()
+            if not await self._hears():
+                self._broken_at = time.monotonic()
                 continue
+            self._note_delay(time.monotonic() - planned)
             due = await self._leases.due(now_ms())
             for session_id in due or []:
                 try:
@@ -64,9 +71,16 @@ class Sweeper:
             return False
         return await self._service.redis.is_ready(SERVICE)
 
-    def _steady_ms(self) -> float:
-        since = max(self._steady_since, self._service.nats_steady_since, self._service.redis.steady_since)
-        return (time.monotonic() - since) * 1000
+    def _note_delay(self, seconds: float) -> None:
+        """This process stood still, or NATS was slow to answer."""
+        if seconds > _EVERY_S / 2:
+            self._delays.append((time.monotonic(), seconds))
+
+    def _steady_ms(self, lease_ms: int) -> float:
+        """For how long nothing held beats up that would count for a lease of this length."""
+        late = [at for at, seconds in self._delays if seconds * 1000 > lease_ms * _SHARE]
+        connected = max(self._service.nats_steady_since, self._service.redis.steady_since)
+        return (time.monotonic() - max(self._broken_at, connected, *late)) * 1000
 
     async def _look(self, session_id: str) -> None:
         loaded = await self._sessions.log.load(session_id)
@@ -80,7 +94,7 @@ class Sweeper:
         if silent is not None and silent < lease:
             await self._leases.postpone(session_id, now_ms() + int(lease - silent))
             return
-        if self._steady_ms() < lease:
+        if self._steady_ms(lease) < lease:
             return
 
         async def decide(state: SessionState | None) -> Decision:
@@ -90,6 +104,7 @@ class Sweeper:
 
         outcome = await self._sessions.change(session_id, decide)
         if outcome.decision is not None:
+            GONE.inc()
             logger.info("gone", session_id=session_id, lease_ms=lease)
         if outcome.loaded is None or not is_leased(outcome.loaded.state):
             await self._leases.drop(session_id)

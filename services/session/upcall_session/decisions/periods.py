@@ -18,6 +18,10 @@ from .repeating import done, repeated
 from .results import Asked, Decided, Repeated
 from .rules import Rules
 
+_PLACE_OF_NOTE = 3  # in log.session.<S>.<note>
+_UNREAD = frozenset({"child", "history"})
+"""Entries that the reporter does not read: they say nothing of a held report."""
+
 UNWAKING_MAX = 8
 """How many periods that a cancel or a close closed a state remembers: until their reports are decided."""
 
@@ -59,16 +63,34 @@ def held_for(state: SessionState) -> HeldReason:
     return HeldReason.CHILDREN_PENDING if pending else HeldReason.ITEMS_WAITING
 
 
-def rest(before: SessionState | None, decided: Decided, now: int, *, open_questions: bool) -> Decided:
+def rest(decided: Decided, now: int, *, open_questions: bool) -> Decided:
     """What a decision means for the open period: closed if the session is quiet now, else perhaps held.
 
-    `before` is the state that it was decided on. `open_questions` says whether a child's question that nobody
-    has handled stands in the session's inbox; it matters only where the session seems quiet.
+    `open_questions` says whether a child's question that nobody has handled stands in the session's inbox; it
+    matters only where the session seems quiet.
     """
     state = decided.state
     if seems_quiet(state) and not open_questions:
         return replace(decided, state=close(state, now))
-    return replace(decided, state=_held(before, state, now))
+    if decided.subject.split(".")[_PLACE_OF_NOTE] in _UNREAD or not is_untold(state):
+        return decided
+    return replace(decided, state=_held(state, now))
+
+
+def is_untold(state: SessionState) -> bool:
+    """Whether a report is held for something else than was told last."""
+    period = state.period
+    if period is None or not period.settled:
+        return False
+    if any(link.early or link.lost for link in state.work):  # the next entry says more
+        return False
+    told = period.held_reason, period.held_pending
+    return told != (held_for(state).value, [item.id for item in state.pending()])
+
+
+def tell(state: SessionState, now: int) -> Decided | None:
+    """Tell what a report is held for, where the entry that changed it could not."""
+    return entries.note(state, Note.NOTED, now) if is_untold(state) else None
 
 
 def close(state: SessionState, now: int, *, wakes: bool = True) -> SessionState:
@@ -149,14 +171,11 @@ def look_again(state: SessionState, now: int) -> Decided:
     return entries.note(state, Note.NOTED, now)
 
 
-def _held(before: SessionState | None, state: SessionState, now: int) -> SessionState:
+def _held(state: SessionState, now: int) -> SessionState:
     period = state.period
-    if period is None or not period.settled:
+    if period is None:
         return state
     reason, pending = held_for(state), state.pending()
-    told = before is not None and period.held_reason == reason.value and pending == before.pending()
-    if told or any(link.early or link.lost for link in state.work):  # the next entry says more
-        return state
     since = period.held_since if period.held_since is not None else now
     last = period.settled[-1]
     held = HeldPeriod(
@@ -168,8 +187,8 @@ def _held(before: SessionState | None, state: SessionState, now: int) -> Session
         pending=pending,
         held_since=since,
     )
-    period = period.model_copy(update={"held_since": since, "held_reason": reason.value})
-    return state.model_copy(update={"period": period, "held_period": held})
+    told = {"held_since": since, "held_reason": reason.value, "held_pending": [item.id for item in pending]}
+    return state.model_copy(update={"period": period.model_copy(update=told), "held_period": held})
 
 
 def _run_goes_on(state: SessionState, now: int) -> SessionState:

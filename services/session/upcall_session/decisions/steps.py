@@ -17,7 +17,7 @@ def next_step(state: SessionState, now: int, rules: Rules) -> Decided | None:
     """The next entry that the state owes at epoch ms `now`; None where it owes nothing.
 
     In this order: the run of a host that is gone; ends of work that are not told yet; the deadlines of a
-    queued run, of a cancel, and of a hold.
+    queued run, of a cancel, and of a hold; what a report is held for.
     """
     if state.closed_at is not None:
         return None
@@ -27,6 +27,7 @@ def next_step(state: SessionState, now: int, rules: Rules) -> Decided | None:
         or _end_queue(state, now, rules)
         or cancelling.end_grace(state, now)
         or periods.end_hold(state, now, rules)
+        or periods.tell(state, now)
     )
 
 

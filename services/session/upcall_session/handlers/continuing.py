@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from upcall_contracts import refusals
 from upcall_contracts.commands import SessionBackground, SessionContinue
 from upcall_contracts.errors import Refusal
-from upcall_contracts.records import RunStatus
 from upcall_contracts.states import SessionState
 from upcall_session.decisions import access, continuing, counting, repeating, running
 from upcall_session.decisions.continuing import ContinueFacts
@@ -126,8 +125,7 @@ class Continuing:
     async def _facts(self, state: SessionState | None) -> ContinueFacts:
         parent = await self._parent(state) if state is not None else None
         run = state.run if state is not None else None
-        waits = run is not None and run.status is not RunStatus.QUEUED
-        question = await self._sessions.log.open_question(run.run_id) if run is not None and waits else None
+        question = await self._sessions.log.open_question(run.run_id) if run is not None else None
         return ContinueFacts(parent, question)
 
     async def _parent(self, state: SessionState) -> SessionState | None:
