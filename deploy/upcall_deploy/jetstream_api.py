@@ -77,20 +77,22 @@ async def connected(
 ) -> AsyncIterator[JetStreamApi]:
     """A connection of its own, with the settings of a service, waited for up to `patience` seconds."""
     connection = Client()
+    connecting = asyncio.create_task(
+        connection.connect(
+            settings.nats_servers(),
+            name="upcall-provision",
+            connect_timeout=2,
+            # Without an end: it is our patience that ends a first connect that nobody answers.
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.1,  # pyright: ignore[reportArgumentType] - any fraction of a second will do
+            error_cb=_say_nothing,
+            user=settings.nats_user,
+            password=settings.nats_password,
+            tls=_tls(settings),
+        )
+    )
     try:
-        async with asyncio.timeout(patience):
-            await connection.connect(
-                settings.nats_servers(),
-                name="upcall-provision",
-                connect_timeout=2,
-                # Without an end: it is the timeout that ends a first connect that nobody answers.
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=0.1,  # pyright: ignore[reportArgumentType] - any fraction of a second will do
-                error_cb=_say_nothing,
-                user=settings.nats_user,
-                password=settings.nats_password,
-                tls=_tls(settings),
-            )
+        await _ended(connecting, patience)
     except (TimeoutError, nats.errors.NoServersError, OSError) as error:
         await connection.close()
         raise NotReadyError(
@@ -100,6 +102,18 @@ async def connected(
         yield JetStreamApi(connection, patience)
     finally:
         await connection.close()
+
+
+async def _ended(connecting: asyncio.Task[None], patience: float) -> None:
+    """Wait for a connect; TimeoutError after `patience` seconds. A cancel that nats-py loses is repeated."""
+    await asyncio.wait({connecting}, timeout=patience)
+    late = not connecting.done()
+    while not connecting.done():
+        connecting.cancel()
+        await asyncio.wait({connecting}, timeout=0.2)
+    if late:
+        raise TimeoutError
+    connecting.result()
 
 
 def _tls(settings: ShellSettings) -> ssl.SSLContext | None:
