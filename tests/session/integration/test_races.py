@@ -76,6 +76,7 @@ async def test_pipelined_appends_end_up_in_order(w: Wire) -> None:
 
 @pytest.mark.faults
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 async def test_commands_over_kills_and_an_empty_redis_have_their_effect_once(up: Deployment, w: Wire) -> None:
     """Appends with ids, sent again and again while instances die and Redis is emptied: each is there once."""
     turn = await w.start(await w.open(), task="0")
@@ -111,6 +112,7 @@ async def test_commands_over_kills_and_an_empty_redis_have_their_effect_once(up:
 
 @pytest.mark.faults
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 async def test_spawns_and_reports_over_kills(up: Deployment, w: Wire) -> None:
     """Children are spawned, claimed, settled and counted while every service dies: one of each."""
     parent = await w.start(await w.open())
