@@ -109,6 +109,26 @@ def test_active_run_in_a_held_period_is_what_it_waits_for(w: World, child: str) 
     assert len({h.held_since for h in told(w, child)}) == 1
 
 
+def test_child_of_a_held_session_is_told_of(w: World, child: str) -> None:
+    """The spawn's own entry is none that the reporter reads; the next one says it."""
+    w.settle(child, background=[SHELL])
+    _, ids = w.spawn(child, host="self")
+    assert [h.pending[-1].id for h in told(w, child)] == ["sh", ids.session_id]
+    spawned = next(e for e in w.entries if e.subject.endswith(f"child.{ids.session_id}"))
+    assert spawned.state.held_period is None
+
+
+def test_work_that_is_left_again_is_left_once(w: World, child: str) -> None:
+    """A run that finds an earlier run's job still running and names it: it is this run's to wait for."""
+    w.settle(child, background=[SHELL])
+    w.release(child)
+    w.start(child)
+    w.settle(child, background=[SHELL])
+    assert [item.id for item in w.states[child].pending()] == ["sh"]
+    w.finish(child, "sh")
+    assert not is_open(w, child)
+
+
 def ends_work(w: World, child: str) -> None:
     w.finish(child, "sh")
 

@@ -31,9 +31,9 @@ def end_run(
 ) -> Decided:
     """Settle the active run.
 
-    `left` is what it leaves running; what an earlier run had left already is its own now. `by_cancel` says that
-    a cancel or a close ended it, which closes the period and wakes nobody. `host_stays`: its host has not let
-    go yet, and keeps the session busy.
+    `left` is what it leaves running; what an earlier run had left already is its own now. `by_cancel` says
+    that a cancel or a close ended it, which closes the period and wakes nobody. `host_stays`: its host has
+    not let go yet, and keeps the session busy.
     """
     run, period = state.run, state.period
     if run is None or period is None:

@@ -1,13 +1,15 @@
 """Commands on runs: start, claim, append and settle."""
 
+from collections.abc import Callable
+
 from upcall_contracts import refusals
 from upcall_contracts.commands import RunAppend, RunClaim, RunSettle, RunStart
 from upcall_contracts.errors import Refusal
 from upcall_contracts.records import QuestionRecord, RunRecord
 from upcall_contracts.states import SessionState
 from upcall_session.decisions import inbox, running
-from upcall_session.decisions.results import Decided, Repeated
-from upcall_session.reach import FoundRun, Reach
+from upcall_session.decisions.results import Asked, Decided, Repeated
+from upcall_session.reach import Reach
 from upcall_session.sessions import Decision, Outcome, Sessions
 from upcall_shell.commands import Command
 
@@ -46,19 +48,15 @@ class Runs:
 
     async def claim(self, command: Command[RunClaim]) -> Reply:
         """run.claim: a runner becomes the holder of a dispatched run."""
-        found = await self._reach.run(command.body.run_id)
-        if found is None:
-            return refusals.unknown_run(command.body.run_id)
-        who = asked(command)
+        run_id, who = command.body.run_id, asked(command)
 
-        async def decide(state: SessionState | None) -> Decision:
-            state = state or found.state
-            return running.claim(state, await self._named(state, found), who)
+        def decide(state: SessionState, run: RunRecord) -> Decision:
+            return running.claim(state, run, who)
 
-        outcome = await self._sessions.change(found.state.session_id, decide, who)
+        outcome = await self._change(run_id, decide, who)
         if isinstance(outcome.decision, Refusal):
             return outcome.decision
-        run = await self._run(outcome, found.run.run_id)
+        run = await self._run(outcome, run_id)
         questions = await self._questions(run.run_id)
         return {
             "run": run.to_wire(),
@@ -68,16 +66,12 @@ class Runs:
 
     async def append(self, command: Command[RunAppend]) -> Reply:
         """run.append: add messages to the history."""
-        found = await self._reach.run(command.body.run_id)
-        if found is None:
-            return refusals.unknown_run(command.body.run_id)
         who = asked(command)
 
-        async def decide(state: SessionState | None) -> Decision:
-            state = state or found.state
-            return running.append(state, await self._named(state, found), command.body, who)
+        def decide(state: SessionState, run: RunRecord) -> Decision:
+            return running.append(state, run, command.body, who)
 
-        outcome = await self._sessions.change_in_order(found.state.session_id, decide, who)
+        outcome = await self._change(command.body.run_id, decide, who)
         match outcome.decision:
             case Refusal() as refusal:
                 return refusal
@@ -90,23 +84,31 @@ class Runs:
 
     async def settle(self, command: Command[RunSettle]) -> Reply:
         """run.settle: the end of a run."""
-        found = await self._reach.run(command.body.run_id)
-        if found is None:
-            return refusals.unknown_run(command.body.run_id)
         who = asked(command)
 
-        async def decide(state: SessionState | None) -> Decision:
-            state = state or found.state
-            return running.settle(state, await self._named(state, found), command.body, who)
+        def decide(state: SessionState, run: RunRecord) -> Decision:
+            return running.settle(state, run, command.body, who)
 
-        outcome = await self._sessions.change_in_order(found.state.session_id, decide, who)
+        outcome = await self._change(command.body.run_id, decide, who)
         if isinstance(outcome.decision, Refusal):
             return outcome.decision
-        return {"run": (await self._run(outcome, found.run.run_id)).to_wire()}
+        return {"run": (await self._run(outcome, command.body.run_id)).to_wire()}
 
-    async def _named(self, state: SessionState, found: FoundRun) -> RunRecord:
-        """The run that a command names, as it stands with this state."""
-        return await self._sessions.log.run(state, found.run.run_id) or found.run
+    async def _change(
+        self, run_id: str, decide: Callable[[SessionState, RunRecord], Decision], who: Asked
+    ) -> Outcome:
+        """Decide on a run's session; what belongs before the command is waited for."""
+
+        async def on_session(state: SessionState | None) -> Decision:
+            run = await self._sessions.log.run(state, run_id) if state is not None else None
+            return (
+                decide(state, run) if state is not None and run is not None else refusals.unknown_run(run_id)
+            )
+
+        session_id = await self._sessions.index.session_of_run(run_id)
+        if session_id is None:
+            return Outcome(refusals.unknown_run(run_id), None)
+        return await self._sessions.change_in_order(session_id, on_session, who)
 
     async def _run(self, outcome: Outcome, run_id: str) -> RunRecord:
         """The run of a reply: as the command left it, or as it stands now where the command came before."""
