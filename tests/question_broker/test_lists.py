@@ -125,7 +125,7 @@ async def test_many_are_listed_completely(w: World, place: Place) -> None:
     assert await parent.listed(status="answered") == [one]
     await parent.closes()
     assert await parent.listed() == []
-    await eventually(w.ends_consumer_is_idle)
+    await eventually(w.ends_consumer_is_idle, within=300)
     assert len(await w.listed(parent.id, limit=500, status="error")) == MANY - 1
     await w.js.purge_stream(streams.LOG, subject=f"log.question.*.*.*.*.{parent.id}")
 

@@ -33,6 +33,7 @@ from .stores import Loaded, PendingAnswers, Questions, Sessions
 logger = structlog.get_logger()
 
 _TRIES = 50  # conflicts in a row before a message is delivered again
+_SIDE_BY_SIDE = 32  # runs that are looked at together
 _LOOK_AGAIN_MS = 50  # an answer stored in time is still to be handled
 _EARLY_MS = 2_000  # by so much the clocks of JetStream and of this machine may differ
 
@@ -298,15 +299,21 @@ class Broker:
     async def end_of_parent(self, parent_session_id: str, now: int) -> None:
         """The parent closed, or its host is gone: end what its children ask it."""
         ids = await self._index.candidates(parent_session_id, waiting=True)
-        runs = {await self._index.run_of_question(request_id) for request_id in ids}
-        later: Unavailable | None = None
-        for run_id in runs - {None}:
+        runs = list(
+            {run_id for each in ids if (run_id := await self._index.run_of_question(each)) is not None}
+        )
+        later: list[Unavailable] = []
+
+        async def look(run_id: str) -> None:
             try:
-                await self.end_owed_locked(run_id or "", now)
+                await self.end_owed_locked(run_id, now)
             except Unavailable as error:
-                later = error  # of one run; the others need not wait for it
-        if later is not None:
-            raise later
+                later.append(error)  # of one run; the others need not wait for it
+
+        for begin in range(0, len(runs), _SIDE_BY_SIDE):
+            await asyncio.gather(*[look(run_id) for run_id in runs[begin : begin + _SIDE_BY_SIDE]])
+        if later:
+            raise later[0]
 
     async def mend(self) -> None:
         """Whenever the index was read from the log, look at all questions that wait: while it lacked some, an
