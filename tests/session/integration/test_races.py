@@ -166,3 +166,49 @@ async def runner_take(runner: Runner, w: Wire) -> Json:
             continue
         await message.ack()
         return {"run_id": run["run_id"], "attempt": claimed["run"]["attempt"]}
+
+
+@pytest.mark.parametrize("verb", ["close", "cancel"])
+async def test_spawn_amid_a_cascade_leaves_no_orphan(w: Wire, verb: str) -> None:
+    """Children that are being spawned while their parent ends are taken along, or never made."""
+    top = await w.start(await w.open())
+
+    async def one() -> None:
+        parent = await top.spawn()
+        body: Json = {"agent": "worker", "task": "x", "host": "self", "run_id": parent.run_id}
+        spawns = [w.reply_to(f"cmd.{parent.caller}.session.spawn", body) for _ in range(4)]
+        end = w.do(top.caller, f"session.{verb}", session_id=parent.session_id)
+        replies = (await asyncio.gather(*spawns, end))[:-1]
+        made = {r["result"]["session_id"] for r in replies if r["ok"]}
+        codes = {r["error"]["code"] for r in replies if not r["ok"]}
+        assert codes <= {"session_closed", "run_not_active"}, codes
+        children = await w.pages(OPERATOR, "session.list", "sessions", session_id=parent.session_id)
+        assert made <= {child["session_id"] for child in children}
+        for child in children:
+            if verb == "close":
+                await w.until_session(child["session_id"], status="closed")
+            else:
+                await w.until_settled(child["run_id"] or await last_run(w, child["session_id"]))
+
+    for _ in range(5):
+        await asyncio.gather(*[one() for _ in range(6)])
+
+
+async def last_run(w: Wire, session_id: str) -> str:
+    events = await w.pages(OPERATOR, "log.introspect", "events", session_id=session_id)
+    return str(events[0]["run_id"])
+
+
+async def test_claims_and_cancels_at_once(w: Wire) -> None:
+    """A queued run that is cancelled in the moment of its claim is one or the other, and ends."""
+    parent = await w.start(await w.open())
+    runner = Runner(w, uid("agent"))
+    await runner.provision()
+    for _ in range(20):
+        made = await w.do(parent.caller, "session.spawn", agent=runner.agent, task="x", run_id=parent.run_id)
+        cancel = w.do(parent.caller, "session.cancel", session_id=made["session_id"])
+        claim, cancelled = await asyncio.gather(runner.claim(made["run_id"]), cancel)
+        assert cancelled["cancelled"] == [made["run_id"]]
+        run = await w.until_settled(made["run_id"])
+        assert run["outcome"] == "cancelled"
+        assert (run["started_at"] is not None) is claim["ok"]

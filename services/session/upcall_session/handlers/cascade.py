@@ -4,6 +4,7 @@ from upcall_contracts import refusals
 from upcall_contracts.commands import SessionCancel, SessionClose
 from upcall_contracts.errors import Refusal
 from upcall_contracts.states import SessionState
+from upcall_session.clock import now_ms
 from upcall_session.decisions import cancelling, closing
 from upcall_session.decisions.cancelling import Cancel
 from upcall_session.decisions.results import Asked, Repeated
@@ -30,17 +31,19 @@ class Cascade:
         if isinstance(top, Refusal):
             return top
         below = await self._reach.descendants(top.session_id) if body.cascade else []
-        busy = _busy(below, who.now)
-        runs = _active_runs([top, *busy], who.now)
+        busy = [state for state in below if cancelling.is_busy(state)]
+        runs = [s.run.run_id for s in (top, *busy) if s.run is not None]
         outcome = await self._cancel_named(top.session_id, body, busy, runs, who)
         if isinstance(outcome.decision, Refusal):
             return outcome.decision
+        until = None
         if isinstance(outcome.decision, Repeated):
-            at, runs = _remembered(outcome.decision)
-            busy = _busy(below, at)
-            who = Asked(who.caller, who.mark, who.command_id, at)
+            until, runs = _remembered(outcome.decision)
+        elif body.cascade:
+            below = await self._reach.descendants(top.session_id)  # with what was being spawned
         for state in below:
-            await self._cancel_below(state, Cancel(body.reason, _below(state, busy), cascade=True), who.now)
+            order = Cancel(body.reason, _below(state, busy), cascade=True)
+            await self._cancel_below(state, order, who.now, until)
         return {"cancelled": runs}
 
     async def _cancel_named(
@@ -51,15 +54,19 @@ class Cascade:
         async def decide(state: SessionState | None) -> Decision:
             if state is None:
                 return refusals.unknown_session(session_id)
-            return cancelling.cancel_named(state, order, runs, who, self._sessions.rules)
+            return cancelling.cancel_named(state, order, runs, who, now_ms(), self._sessions.rules)
 
         return await self._sessions.change(session_id, decide, who)
 
-    async def _cancel_below(self, state: SessionState, order: Cancel, at: int) -> None:
-        async def decide(now: SessionState | None) -> Decision:
-            if now is None or cancelling.began_after(now, at):
+    async def _cancel_below(
+        self, state: SessionState, order: Cancel, now: int, until: int | None = None
+    ) -> None:
+        """Cancel a descendant; with `until`, epoch ms, only what had begun by then."""
+
+        async def decide(current: SessionState | None) -> Decision:
+            if current is None or (until is not None and cancelling.began_after(current, until)):
                 return None
-            return cancelling.cancel(now, order, at, self._sessions.rules)
+            return cancelling.cancel(current, order, now, self._sessions.rules)
 
         await self._sessions.change(state.session_id, decide)
 
@@ -122,16 +129,8 @@ class Cascade:
             await self._cancel_below(child, Cancel(parent.cancel_reason, [], cascade=True), now)
 
 
-def _busy(states: list[SessionState], at: int) -> list[SessionState]:
-    return [s for s in states if cancelling.is_busy(s) and not cancelling.began_after(s, at)]
-
-
 def _below(state: SessionState, busy: list[SessionState]) -> list[str]:
     return [each.session_id for each in busy if state.session_id in each.ancestors]
-
-
-def _active_runs(states: list[SessionState], at: int) -> list[str]:
-    return [s.run.run_id for s in states if s.run is not None and (s.run.queued_at or 0) <= at]
 
 
 def _remembered(known: Repeated) -> tuple[int, list[str]]:
