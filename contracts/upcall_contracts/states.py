@@ -262,6 +262,8 @@ class SessionState(Record):
     """The running cancel or close takes descendants along, those included that are being spawned just now."""
     queue_deadline: int | None = None
     """Epoch ms; when a queued run that nobody claimed fails."""
+    limit_from: int | None = None
+    """Epoch ms from which the active run's time limit counts: when its first holder could begin."""
 
     period: Period | None = None
     work: list[WorkLink] = Field(default_factory=list[WorkLink])

@@ -118,11 +118,11 @@ def test_cancelled_command_again_ends_nothing_that_began_after_it(w: World, chil
     asked = w.asked("P", "c")
     order = cancelling.Cancel(None, [], cascade=True)
     first = w.change(
-        child, lambda s: cancelling.cancel_named(s or w.states[child], order, [], asked, w.now, w.rules)
+        child, lambda s: cancelling.cancel_named(s or w.states[child], order, [], asked, w.rules)
     )
     assert isinstance(first, Decided)
     w.continue_("P", child)
-    again = cancelling.cancel_named(w.states[child], order, [], asked, w.now, w.rules)
+    again = cancelling.cancel_named(w.states[child], order, [], asked, w.rules)
     assert isinstance(again, Repeated)
     assert w.states[child].run is not None
 

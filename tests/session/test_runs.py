@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.session.world import Decision, World
+from tests.session.world import Decision, World, parse
 from upcall_contracts.errors import Refusal
 from upcall_contracts.records import Outcome, RunStatus, Trigger
 from upcall_session.decisions.results import Decided, NotYet, Repeated
@@ -281,6 +281,26 @@ def test_time_stands_still_while_a_question_waits(
     _, ids = w.spawn("P", host="self", timeout_ms=700)
     ended = end_limit(w.states[ids.session_id], w.now + now, paused)
     assert (ended is not None) is over, why
+
+
+def test_time_that_gives_somebody_time_counts_from_the_decision() -> None:
+    """After an outage a command may be old: nobody could claim, begin or settle before it was decided."""
+    from upcall_contracts.commands import SessionSpawn
+    from upcall_contracts.log import CommandMark
+    from upcall_session.decisions import spawning
+    from upcall_session.decisions.deadlines import deadlines
+    from upcall_session.decisions.results import Asked
+    from upcall_session.decisions.spawning import NewIds
+
+    w = World()
+    w.open("P")
+    asked = Asked("P", CommandMark(key="k", fingerprint="f"), "c", w.now, w.now + 100_000)
+    due = {}
+    for host in ("self", "runner"):
+        body = parse(SessionSpawn, agent="a", task="t", host=host, timeout_ms=700)
+        made = spawning.make_child(w.states["P"], None, body, asked, NewIds("C", "R"), w.rules)
+        due |= deadlines(made.state, w.now, w.rules)
+    assert due == {"limit": w.now + 100_700, "queue": w.now + 105_000}
 
 
 def test_queue_time_counts_anew_for_each_attempt(w: World) -> None:

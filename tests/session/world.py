@@ -372,7 +372,7 @@ class World:
         ids = [s.session_id for s in below if cancelling.is_busy(s)]
         order = cancelling.Cancel("enough", ids, cascade)
         decision = self.change(
-            session_id, lambda s: cancelling.cancel_named(s or first, order, [], asked, self.now, self.rules)
+            session_id, lambda s: cancelling.cancel_named(s or first, order, [], asked, self.rules)
         )
         for each in below:
             under = [i for i in ids if each.session_id in self.states[i].ancestors]

@@ -70,12 +70,12 @@ def cancel(state: SessionState, order: Cancel, now: int, rules: Rules) -> Decide
 
 
 def cancel_named(
-    state: SessionState, order: Cancel, run_ids: Sequence[str], asked: Asked, decided_at: int, rules: Rules
+    state: SessionState, order: Cancel, run_ids: Sequence[str], asked: Asked, rules: Rules
 ) -> Decided | Repeated | Refusal:
     """Cancel the session that the command names. `run_ids` are those of the whole tree.
 
-    `decided_at`, epoch ms, is the moment of deciding: what had begun by then below it is cancelled with it,
-    also if its command was stored after this one.
+    What had begun below it when this is decided is cancelled with it, also if its command was stored after this
+    one.
 
     It remembers the command whatever there is to do, so that it ends nothing that began after it when it is
     sent again. A closed session does nothing that could be cancelled.
@@ -84,9 +84,9 @@ def cancel_named(
     if known is not None:
         return known
     if state.closed_at is not None:
-        return Repeated({"at": decided_at, "runs": ""})
-    state = done(state, asked, at=decided_at, runs=",".join(run_ids))
-    decided = cancel(state, order, asked.now, rules) or entries.note(state, Note.NOTED, asked.now)
+        return Repeated({"at": asked.from_now, "runs": ""})
+    state = done(state, asked, at=asked.from_now, runs=",".join(run_ids))
+    decided = cancel(state, order, asked.from_now, rules) or entries.note(state, Note.NOTED, asked.now)
     return replace(decided, mark=asked.mark)
 
 

@@ -30,9 +30,10 @@ def deadlines(state: SessionState, now: int, rules: Rules) -> dict[str, int]:
 def run_limit(state: SessionState, paused_ms: int) -> int | None:
     """When the active run's time is up, if questions kept it waiting for so long in all."""
     run = state.run
-    if run is None or run.status is not RunStatus.RUNNING or run.timeout_ms is None or run.started_at is None:
+    since = state.limit_from
+    if run is None or run.status is not RunStatus.RUNNING or run.timeout_ms is None or since is None:
         return None
-    return run.started_at + run.timeout_ms + paused_ms
+    return since + run.timeout_ms + paused_ms
 
 
 def end_limit(state: SessionState, now: int, paused_ms: int) -> Decided | None:

@@ -21,7 +21,14 @@ class Asked:
     command_id: str
     """The command_id, or what stands in for it."""
     now: int
-    """Epoch ms at which JetStream stored it."""
+    """Epoch ms at which JetStream stored it: the command's time."""
+    decided_at: int = 0
+    """Epoch ms at which it is decided."""
+
+    @property
+    def from_now(self) -> int:
+        """Epoch ms from which a deadline counts that gives somebody time: nobody heard of it before."""
+        return max(self.now, self.decided_at)
 
 
 @dataclass(frozen=True, slots=True)

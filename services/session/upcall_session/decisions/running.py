@@ -79,6 +79,7 @@ def claim(state: SessionState, run: RunRecord, asked: Asked) -> Decided | Repeat
             "run": claimed,
             "holder": asked.caller,
             "queue_deadline": None,
+            "limit_from": state.limit_from if state.limit_from is not None else asked.from_now,
             "former_holders": [h for h in state.former_holders if h != asked.caller],
         }
     )

@@ -49,6 +49,7 @@ def begin(state: SessionState, start: Start, now: int, rules: Rules, asked: Aske
     dispatched = state.host is Host.RUNNER
     run = _record(state, start, now, dispatched=dispatched)
     period = periods.opened(state, now)
+    from_now = asked.from_now if asked is not None else now
     run = run.model_copy(update={"period_id": period.period_id})
     messages = _task_message(run)
     changed: dict[str, Any] = {
@@ -64,7 +65,8 @@ def begin(state: SessionState, start: Start, now: int, rules: Rules, asked: Aske
         ),
         "history_seq": state.history_seq + len(messages),
         "last_parent_run_id": start.parent_run_id,
-        "queue_deadline": now + rules.queue_ms if dispatched else None,
+        "queue_deadline": from_now + rules.queue_ms if dispatched else None,
+        "limit_from": None if dispatched else from_now,
         "cancel_deadline": None,
         "cancel_reason": None,
         "early_work": {},

@@ -4,7 +4,6 @@ from upcall_contracts import refusals
 from upcall_contracts.commands import SessionCancel, SessionClose
 from upcall_contracts.errors import Refusal
 from upcall_contracts.states import SessionState
-from upcall_session.clock import now_ms
 from upcall_session.decisions import cancelling, closing
 from upcall_session.decisions.cancelling import Cancel
 from upcall_session.decisions.results import Asked, Repeated
@@ -43,7 +42,7 @@ class Cascade:
             below = await self._reach.descendants(top.session_id)  # with what was being spawned
         for state in below:
             order = Cancel(body.reason, _below(state, busy), cascade=True)
-            await self._cancel_below(state, order, who.now, until)
+            await self._cancel_below(state, order, who.from_now, until)
         return {"cancelled": runs}
 
     async def _cancel_named(
@@ -54,7 +53,7 @@ class Cascade:
         async def decide(state: SessionState | None) -> Decision:
             if state is None:
                 return refusals.unknown_session(session_id)
-            return cancelling.cancel_named(state, order, runs, who, now_ms(), self._sessions.rules)
+            return cancelling.cancel_named(state, order, runs, who, self._sessions.rules)
 
         return await self._sessions.change(session_id, decide, who)
 
@@ -81,14 +80,14 @@ class Cascade:
             return top
         below = await self._reach.descendants(top.session_id) if body.cascade else []
         busy = [state for state in below if cancelling.is_busy(state)]
-        begun = await self._begin_close(top.session_id, _below(top, busy), who.now, body.cascade, who)
+        begun = await self._begin_close(top.session_id, _below(top, busy), who.from_now, body.cascade, who)
         if isinstance(begun.decision, Refusal):
             return begun.decision
         for state in below:
-            await self._begin_close(state.session_id, _below(state, busy), who.now, cascade=True)
+            await self._begin_close(state.session_id, _below(state, busy), who.from_now, cascade=True)
         if body.cascade:
-            await self._close_below(top.session_id, who.now)
-        closed = await self._close(top.session_id, who.now)
+            await self._close_below(top.session_id, who.from_now)
+        closed = await self._close(top.session_id, who.from_now)
         return {"session": closed.state.record().to_wire()}
 
     async def _begin_close(

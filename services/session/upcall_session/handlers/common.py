@@ -6,6 +6,7 @@ from upcall_contracts.commands import CommandBody
 from upcall_contracts.errors import Refusal
 from upcall_contracts.ids import derive_id
 from upcall_contracts.states import SessionState
+from upcall_session.clock import now_ms
 from upcall_session.decisions.results import Asked, Repeated
 from upcall_session.reach import Reach
 from upcall_session.sessions import Outcome, Sessions
@@ -17,7 +18,7 @@ Reply = dict[str, Any] | Refusal
 
 def asked(command: Command[Any]) -> Asked:
     """A command as decisions take it."""
-    return Asked(command.caller, command.mark(), command.command_id, command.stored_at)
+    return Asked(command.caller, command.mark(), command.command_id, command.stored_at, now_ms())
 
 
 def new_id(prefix: str, command: Command[Any]) -> str:

@@ -60,8 +60,7 @@ class Timers:
             if state is None or state.run is None or state.run.status is not RunStatus.RUNNING:
                 return None
             questions = await self._sessions.log.questions(state.run.run_id)
-            since = state.run.started_at or 0
-            paused = questions.paused_ms(now, since) if questions is not None else 0
+            paused = questions.paused_ms(now, state.limit_from or 0) if questions is not None else 0
             ended = end_limit(state, now, paused)
             limit = run_limit(state, paused)
             if ended is None and limit is not None:
