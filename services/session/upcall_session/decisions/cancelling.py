@@ -74,8 +74,8 @@ def cancel_named(
 ) -> Decided | Repeated | Refusal:
     """Cancel the session that the command names. `run_ids` are those of the whole tree.
 
-    What had begun below it when this is decided is cancelled with it, also if its command was stored after this
-    one.
+    What had begun below it when this is decided is cancelled with it, also if its command was stored after
+    this one.
 
     It remembers the command whatever there is to do, so that it ends nothing that began after it when it is
     sent again. A closed session does nothing that could be cancelled.
