@@ -123,8 +123,8 @@ class Sessions:
         known = repeated(loaded.state, asked) or await self._older(session_id, asked, loaded.seq)
         return isinstance(known, Repeated)
 
-    async def advance(self, session_id: str, now: int) -> Loaded | None:
-        """Do what a session owes at epoch ms `now`."""
+    async def advance(self, session_id: str, now: int, *, again: bool = False) -> Loaded | None:
+        """Do what a session owes at epoch ms `now`; `again`: also what may have been left out by a crash."""
 
         async def nothing(_: SessionState | None) -> Decision:
             return None
@@ -135,6 +135,8 @@ class Sessions:
                     loaded = (await self._change(session_id, nothing, None, now=now)).loaded
                 except Conflict:
                     continue
+                if again and loaded is not None:
+                    await self._follow_again(loaded.state)
                 return loaded
 
     async def _change(

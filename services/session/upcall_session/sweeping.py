@@ -86,7 +86,7 @@ class Sweeper:
         loaded = await self._sessions.log.load(session_id)
         if loaded is None or not is_leased(loaded.state):
             # Whoever declared it gone may have died before all was told.
-            await self._sessions.advance(session_id, now_ms())
+            await self._sessions.advance(session_id, now_ms(), again=True)
             await self._leases.drop(session_id)
             return
         lease = loaded.state.lease_ms
