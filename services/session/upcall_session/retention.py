@@ -83,7 +83,8 @@ class Retention:
         if not may_purge(tree, unread, now, self._rules):
             self._not_before[root.session_id] = now + self._rules.retention_ms
             return
-        async with self._service.redis.lock(f"retention:{root.session_id}"):
+        async with self._service.redis.lock(f"retention:{root.session_id}") as turn:
+            await turn.insist()
             for state in reversed(tree):
                 if not await self._purge_session(state):
                     return  # somebody has taken it up in this moment

@@ -92,14 +92,19 @@ class Sessions:
 
     # Commands
 
-    async def change(self, session_id: str, decide: Decide, asked: Asked | None = None) -> Outcome:
-        """Decide on a session until it is decided, commit it, and do what follows."""
-        async with self._gate.lock(f"session:{session_id}"):
+    async def change(
+        self, session_id: str, decide: Decide, asked: Asked | None = None, *, now: int | None = None
+    ) -> Outcome:
+        """Decide on a session until it is decided, commit it, and do what follows.
+
+        `now` is the time in epoch ms at which what it owes is due, where that is not the present.
+        """
+        async with self._gate.lock(f"session:{session_id}") as turn:
             while True:
                 try:
-                    return await self._change(session_id, decide, asked)
+                    return await self._change(session_id, decide, asked, now)
                 except Conflict:
-                    continue
+                    await turn.insist()
 
     async def change_in_order(self, session_id: str, decide: Decide, asked: Asked) -> Outcome:
         """The same for what may have to wait for what belongs before it."""
@@ -129,19 +134,12 @@ class Sessions:
         async def nothing(_: SessionState | None) -> Decision:
             return None
 
-        async with self._gate.lock(f"session:{session_id}"):
-            while True:
-                try:
-                    loaded = (await self._change(session_id, nothing, None, now=now)).loaded
-                except Conflict:
-                    continue
-                if again and loaded is not None:
-                    await self._follow_again(loaded.state)
-                return loaded
+        outcome = await self.change(session_id, nothing, now=now)
+        if again and outcome.loaded is not None:
+            await self._follow_again(outcome.loaded.state)
+        return outcome.loaded
 
-    async def _change(
-        self, session_id: str, decide: Decide, asked: Asked | None, now: int | None = None
-    ) -> Outcome:
+    async def _change(self, session_id: str, decide: Decide, asked: Asked | None, now: int | None) -> Outcome:
         loaded = await self.log.load(session_id)
         decision = await decide(loaded.state if loaded else None)
         if asked is not None and not isinstance(decision, Repeated):
