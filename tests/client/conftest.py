@@ -13,6 +13,7 @@ from nats.aio.msg import Msg
 
 import upcall
 from tests.blackbox.deployment import Deployment
+from tests.settling import settle
 from upcall_contracts.errors import Refusal, ok
 from upcall_deploy.ports import Ports
 from upcall_deploy.processes import Part
@@ -64,7 +65,7 @@ class Services:
         self._nc = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
         await self._nc.subscribe("cmd.>", cb=self._hear)
         await self._nc.subscribe("query.>", cb=self._hear)
-        await self._nc.flush()
+        await settle(self._nc)
 
     async def close(self) -> None:
         await self._nc.close()

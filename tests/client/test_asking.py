@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import upcall
+from tests.settling import settle
 from upcall import asking
 from upcall.asking import Asker
 from upcall_contracts import refusals, times
@@ -108,7 +109,7 @@ async def test_an_end_before_the_reply_to_the_ask_is_not_missed(up: upcall.Upcal
     one = asker(up)
     question = await one.submit(BODY)
     await broker.end("q1", answer="yes")
-    await up.wire.nc.flush()
+    await settle(up.wire.nc)
 
     assert (await asyncio.wait_for(one.until_ended(question), 1)).answer == "yes"
 

@@ -9,6 +9,7 @@ import pytest
 
 import upcall
 from tests.permissions.server import PASSWORD, User, serving
+from tests.settling import settle
 from upcall_contracts.errors import ok
 from upcall_contracts.events import Event, EventType, Item
 from upcall_contracts.records import ItemKind, ReportRecord, RunRecord
@@ -47,7 +48,7 @@ async def services(port: int) -> AsyncIterator[User]:
         await user.nc.publish(reply_to, json.dumps(ok(replies[name])).encode())
 
     await user.nc.subscribe("cmd.>", cb=hear)
-    await user.nc.flush()
+    await settle(user.nc)
     yield user
     await user.close()
 

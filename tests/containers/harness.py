@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 import upcall
+from tests.settling import settle
 
 USER = os.environ["NATS_USER"]
 OPTIONS: dict[str, Any] = {
@@ -76,8 +77,7 @@ async def forge() -> None:
         ):
             await up.wire.nc.publish(subject, b"{}")
         # Twice: the client's first PING may overtake what was published.
-        await up.wire.nc.flush()
-        await up.wire.nc.flush()
+        await settle(up.wire.nc)
     print(json.dumps({"refused": said}))
 
 

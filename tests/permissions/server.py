@@ -15,6 +15,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from tests.settling import settle
 from upcall_deploy import binaries, permissions
 from upcall_deploy.ports import HOST, Ports
 
@@ -118,11 +119,6 @@ class User:
         )
         return self
 
-    async def _settle(self) -> None:
-        """Wait until the server has seen all that was sent: the client's first PING may overtake it."""
-        await self.nc.flush()
-        await self.nc.flush()
-
     async def _on_error(self, error: Exception) -> None:
         self.refusals.append(str(error))
 
@@ -130,7 +126,7 @@ class User:
         """Publish, and say whether NATS refused it."""
         self.refusals.clear()
         await self.nc.publish(subject, body, reply=reply)
-        await self._settle()
+        await settle(self.nc)
         return any(
             f'permissions violation for publish to "{subject.lower()}"' in r.lower() for r in self.refusals
         )
@@ -139,7 +135,7 @@ class User:
         """Subscribe, and say whether NATS refused it."""
         self.refusals.clear()
         subscription = await self.nc.subscribe(subject)
-        await self._settle()
+        await settle(self.nc)
         refused = any("permissions violation for subscription" in r.lower() for r in self.refusals)
         if not refused:
             await subscription.unsubscribe()

@@ -8,6 +8,7 @@ import nats.errors
 import pytest
 from nats.aio.msg import Msg
 
+from tests.settling import settle
 from upcall_deploy import permissions
 
 from .conftest import Connect
@@ -106,11 +107,11 @@ async def test_a_reply_subject_of_the_services_gets_no_acknowledgement(
 ) -> None:
     """NATS checks no permission on reply subjects: it is the account that keeps them apart."""
     listening = await services.nc.subscribe(reply)
-    await services.nc.flush()
+    await settle(services.nc)
     before = [await stored(services, name) for name in ("LOG", "INBOX", "TIMERS")]
     assert not await harness.refused(subject, reply=reply)
     await harness.nc.request("cmd.lead-1.session.open", b"{}", timeout=2)
-    await services.nc.flush()
+    await settle(services.nc)
     assert [await stored(services, name) for name in ("LOG", "INBOX", "TIMERS")] == before
     assert listening.pending_msgs == 0
 
@@ -122,7 +123,7 @@ async def test_a_query_is_answered_under_the_inbox_of_who_asked(harness: User, s
         await services.nc.publish(message.reply, message.subject.encode())
 
     await services.nc.subscribe(f"query.*.{noun}.*", cb=answer)
-    await services.nc.flush()
+    await settle(services.nc)
     answered = await harness.nc.request(f"query.lead-1.{noun}.get", b"{}", timeout=2)
     assert answered.data.decode() == f"query.lead-1.{noun}.get"
 
@@ -135,7 +136,7 @@ async def test_replies_of_others_are_not_heard(harness: User, runner: User) -> N
 
 async def test_a_run_is_heard_by_core_subscribers(harness: User, services: User) -> None:
     topic = await harness.nc.subscribe("run.run-1.>")
-    await harness.nc.flush()
+    await settle(harness.nc)
     await services.nc.publish("run.run-1.lifecycle.1.started", b"{}")
     assert (await topic.next_msg(2)).subject == "run.run-1.lifecycle.1.started"
 

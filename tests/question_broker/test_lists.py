@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from tests.question_broker.place import Place
 from tests.question_broker.world import Session, World, eventually, now, uid
+from tests.settling import settle
 from upcall_contracts import keys, log, streams
 from upcall_contracts.events import EventType
 from upcall_contracts.ids import OPERATOR
@@ -192,7 +193,7 @@ async def _write_many(w: World, parent: Session, count: int) -> list[str]:
         )
         subject = log.question_event(run_id, request_id, "requested", child_id, None, parent.id)
         await _put(w, subject, asked.model_dump_json().encode(), log.question_guard(run_id))
-    await w.nc.flush()
+    await settle(w.nc)
     await eventually(lambda: _stored(w), lambda subject: ids[-1] in subject)
     return [i for _, i in sorted((n // 3, request_id) for n, request_id in enumerate(ids))]
 

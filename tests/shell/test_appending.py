@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 
 from tests.question_broker.place import Place
 from tests.question_broker.world import eventually
+from tests.settling import settle
 from upcall_shell import jetstream
 from upcall_shell.errors import Conflict, Unavailable
 from upcall_shell.jetstream import Stored, StreamClient
@@ -256,7 +257,7 @@ async def test_the_clock_is_jetstreams(nc: Client) -> None:
 async def _fill(nc: Client, under: str, count: int) -> None:
     for n in range(count):
         await nc.publish(f"{under}.Q{n % 7}.x.S.P", b"%d" % n)
-    await nc.flush()
+    await settle(nc)
     stream = stream_on(nc)
     await eventually(lambda: stored(stream, under), lambda bodies: len(bodies) == count)
 
