@@ -81,8 +81,6 @@ def test_nothing_names_this_machine() -> None:
         inside = Path(folder)
         below[:] = [b for b in below if b not in skipped and (not b.startswith(".") or b == ".ci")]
         for path in (inside / name for name in names):
-            if path.suffix in {".py", ".sh", ".toml", ".lock", ".yaml", ".md", ".json"} and path != Path(
-                __file__
-            ):
+            if path.suffix in kinds and path != Path(__file__):
                 text = path.read_text(encoding="utf-8", errors="replace")
                 assert not [place for place in places if place in text], path
