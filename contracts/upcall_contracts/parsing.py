@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
@@ -54,16 +55,12 @@ def parse_body(raw: bytes, model: type[M]) -> M | Refusal:
 
 def parse_command_message(subject: str, raw: bytes) -> tuple[CommandAddress, CommandBody] | Refusal:
     """Read a command: who says it and what, from the subject; the body, from the bytes."""
-    return _parse_message(
-        parse_command(subject), subject, raw, {key: spec.model for key, spec in COMMANDS.items()}
-    )
+    return _parse_message(parse_command(subject), subject, raw, _COMMAND_MODELS)
 
 
 def parse_query_message(subject: str, raw: bytes) -> tuple[CommandAddress, QueryBody] | Refusal:
     """Read a query as a command is read."""
-    return _parse_message(
-        parse_query(subject), subject, raw, {key: spec.model for key, spec in QUERIES.items()}
-    )
+    return _parse_message(parse_query(subject), subject, raw, _QUERY_MODELS)
 
 
 def body_fingerprint(body: CommandBody) -> str:
@@ -101,12 +98,19 @@ def _what_is_said(value: Any) -> Any:
         return value.model_dump(mode="json")
     if not isinstance(value, StrictBody):
         return value
-    said = {name: getattr(value, name) for name in type(value).model_fields}
-    return {
-        name: _what_is_said(item)
-        for name, item in said.items()
-        if item != type(value).model_fields[name].get_default(call_default_factory=True)
-    }
+    said: dict[str, Any] = {}
+    for name, default in _defaults(type(value)):
+        item = getattr(value, name)
+        if item != default:
+            said[name] = _what_is_said(item)
+    return said
+
+
+@cache
+def _defaults(model: type[StrictBody]) -> list[tuple[str, Any]]:
+    """The fields of a body with their defaults."""
+    fields = model.model_fields.items()
+    return [(name, field.get_default(call_default_factory=True)) for name, field in fields]
 
 
 def _is_finite(raw: bytes) -> bool:

@@ -55,6 +55,8 @@ class QuestionsState(Record):
     session_id: str
     parent_session_id: str
     parent_run_id: str | None = None
+    parent_host: Host | None = None
+    """Who carries out the parent's runs: a question wakes a session that runners host."""
     questions: list[QuestionBrief] = Field(default_factory=list[QuestionBrief])
 
     def waiting(self) -> QuestionBrief | None:

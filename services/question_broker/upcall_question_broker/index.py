@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from upcall_contracts import keys
 from upcall_contracts.records import QuestionRecord, QuestionStatus
 from upcall_shell.indexing import IndexKeeper
-from upcall_shell.redis_gate import RedisGate
+from upcall_shell.redis_gate import RedisCommand, RedisGate
 
 from .stores import Questions, Sessions
 
@@ -71,11 +71,8 @@ class QuestionIndex:
         """
         key = keys.question_run(request_id)
 
-        async def look(redis: Redis) -> tuple[Any, ...]:
-            return tuple(await redis.mget(key, keys.ready(SERVICE)))
-
-        found = await self._gate.attempt(look)
-        if found is not None and found[0] is None and found[1] is not None:
+        found = await self._gate.run(("MGET", key, keys.ready(SERVICE)))
+        if found is not None and found[0][0] is None and found[0][1] is not None:
             return False
         run = await self._questions.find_run(request_id)
         return run is not None and run != run_id
@@ -84,8 +81,8 @@ class QuestionIndex:
         known = self._known.get(key)
         if known is not None:
             return known
-        found = await self._gate.attempt(lambda r: r.get(key))
-        return self._known.put(key, cast(bytes, found).decode()) if found else None
+        found = await self._gate.run(("GET", key))
+        return self._known.put(key, cast(bytes, found[0]).decode()) if found and found[0] else None
 
     def _remember(self, key: str, value: str | None) -> str | None:
         return None if value is None else self._known.put(key, value)
@@ -93,13 +90,7 @@ class QuestionIndex:
     async def note(self, record: QuestionRecord, *, every: bool = False) -> None:
         """Bring the index up to a record: what its last event has changed, or all there is to know of it."""
         self._known.put(keys.question_run(record.request_id), record.child_run_id or "")
-
-        async def write(redis: Redis) -> list[Any]:
-            pipe = redis.pipeline(transaction=False)
-            _write(pipe, record, every=every)
-            return await pipe.execute()
-
-        await self.keeper.write(write)
+        await self.keeper.note(*_changes(record, every=every))
 
     async def candidates(self, parent_session_id: str | None, *, waiting: bool, since: int = 0) -> list[str]:
         """Ids of questions, oldest first, for a parent session or for all; may hold too many.
@@ -136,13 +127,8 @@ class QuestionIndex:
         for begin in range(0, len(records), _BATCH):
             batch = records[begin : begin + _BATCH]
 
-            async def write(redis: Redis, batch: list[QuestionRecord] = batch) -> list[Any]:
-                pipe = redis.pipeline(transaction=False)
-                for record in batch:
-                    _write(pipe, record, every=True)
-                return await pipe.execute()
-
-            await self._gate.attempt(write)
+            changes = [change for record in batch for change in _changes(record, every=True)]
+            await self._gate.run(*changes)
         self._waiting = [r for r in records if r.status is QuestionStatus.WAITING]
         self._read.set()
 
@@ -153,15 +139,17 @@ def _list_name(parent_session_id: str | None, *, waiting: bool) -> str:
     return keys.questions_open() if waiting else keys.questions_all()
 
 
-def _write(pipe: Any, record: QuestionRecord, *, every: bool = False) -> None:
-    """Write what has changed with a question's last event, or all that is known of it."""
-    # Bare commands: redis-py's methods for them cost as much again.
-    run, at, name = pipe.execute_command, record.created_at or 0, record.request_id
-    if record.status is QuestionStatus.WAITING:
-        run("ZADD", keys.questions_open(), at, name)
-    else:
-        run("ZREM", keys.questions_open(), name)
-    if every or record.status is QuestionStatus.WAITING:
-        run("SET", keys.question_run(name), record.child_run_id or "")
-        run("ZADD", keys.questions_of_parent(record.parent_session_id or ""), at, name)
-        run("ZADD", keys.questions_all(), at, name)
+def _changes(record: QuestionRecord, *, every: bool = False) -> list[RedisCommand]:
+    """What to write after a question's last event: what that has changed, or all that is known of it."""
+    at, name = record.created_at or 0, record.request_id
+    waits = record.status is QuestionStatus.WAITING
+    changes: list[RedisCommand] = [
+        ("ZADD", keys.questions_open(), at, name) if waits else ("ZREM", keys.questions_open(), name)
+    ]
+    if every or waits:
+        changes += [
+            ("SET", keys.question_run(name), record.child_run_id or ""),
+            ("ZADD", keys.questions_of_parent(record.parent_session_id or ""), at, name),
+            ("ZADD", keys.questions_all(), at, name),
+        ]
+    return changes

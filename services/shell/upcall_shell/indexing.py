@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 from redis.asyncio import Redis
 
-from .redis_gate import RedisGate
+from .redis_gate import RedisCommand, RedisGate
 
 logger = structlog.get_logger()
 _LOOK_S = 0.5
@@ -30,6 +30,11 @@ class IndexKeeper:
     async def write(self, use: Callable[[Redis], Awaitable[Any]]) -> None:
         """Write to the index. If Redis is away nothing is lost: the index is rebuilt when it is back."""
         if await self._gate.attempt(use) is None:
+            self._doubtful = True
+
+    async def note(self, *commands: RedisCommand) -> None:
+        """Write a few commands to the index, as `write` does, together with what others write just now."""
+        if await self._gate.run(*commands) is None:
             self._doubtful = True
 
     async def run(self) -> None:

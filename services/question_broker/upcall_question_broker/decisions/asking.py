@@ -185,6 +185,7 @@ def _accept(
         session_id=child.session_id,
         parent_session_id=parent_session_id,
         parent_run_id=run.parent_run_id,
+        parent_host=standing.parent.host,
     )
     state = before.model_copy(update={"questions": [*before.questions, brief]})
     return Decided("requested", record, state)

@@ -44,6 +44,8 @@ class Timers:
     async def question(self, message: Msg) -> Again | None:
         """A question was asked: it wakes its parent session, if that is idle and hosted by runners."""
         event = json.loads(message.data)
+        if event["state"].get("parent_host") == Host.SELF:  # a host never changes
+            return None
         parent = await self._reach.session(event["parent_session_id"])
         if parent is None or parent.host is not Host.RUNNER or parent.closed_at is not None:
             return None
