@@ -35,9 +35,9 @@ TIMERS_DUE_QUESTIONS: Final = "timers.due.question.>"
 TIMERS_DUE_SESSIONS: Final = "timers.due.session.>"
 
 
-def question_timer(request_id: str) -> tuple[str, str]:
+def question_timer(run_id: str, request_id: str) -> tuple[str, str]:
     """Where the deadline of a question is scheduled, and where it fires."""
-    return f"timers.at.question.{request_id}", f"timers.due.question.{request_id}"
+    return f"timers.at.question.{run_id}.{request_id}", f"timers.due.question.{run_id}.{request_id}"
 
 
 def session_timer(session_id: str, kind: str) -> tuple[str, str]:

@@ -104,10 +104,14 @@ async def test_a_question_whose_deadline_is_lost_times_out_all_the_same(w: World
     """One while the broker that accepted it lives, and one whose brokers have all been started anew."""
     parent = await w.top()
     lost = await (await w.child(parent)).ask(timeout_ms=1_000)
-    await w.js.purge_stream(streams.TIMERS, subject=streams.question_timer(lost["request_id"])[0])
+    await w.js.purge_stream(
+        streams.TIMERS, subject=streams.question_timer(lost["child_run_id"], lost["request_id"])[0]
+    )
     await w.until_ended(lost["request_id"], "timed_out")
     lost = await (await w.child(parent)).ask(timeout_ms=1_000)
-    await w.js.purge_stream(streams.TIMERS, subject=streams.question_timer(lost["request_id"])[0])
+    await w.js.purge_stream(
+        streams.TIMERS, subject=streams.question_timer(lost["child_run_id"], lost["request_id"])[0]
+    )
     for broker in place.brokers:
         broker.kill()
     await place.again(*place.brokers)

@@ -93,19 +93,15 @@ class Broker:
     ) -> Result:
         body, now, mark = command.body, command.stored_at, command.mark()
         run_id = body.run_id
-        elsewhere = command.given_id is not None and await self._index.other_run_of_question(
-            request_id, run_id
-        )
         scheduled = False
 
         async def step(fresh: bool) -> Result | None:
             nonlocal scheduled
             loaded = await self._questions.load(run_id, fresh=fresh)
-            # Not where the ask will be refused; above all not in place of another question's deadline.
-            schedules = not elsewhere and (loaded.state is None or loaded.state.waiting() is None)
+            schedules = loaded.state is None or loaded.state.waiting() is None  # else it will be refused
             scheduled = scheduled or schedules
             facts, _ = await asyncio.gather(
-                self._ask_facts(run_id, loaded, elsewhere=elsewhere),
+                self._ask_facts(command, request_id, loaded),
                 self._set_deadline(run_id, request_id, now + body.timeout_ms) if schedules else _nothing(),
             )
             decided = decide_ask(facts, command.caller, body, mark, request_id, now, self._rules)
@@ -120,16 +116,20 @@ class Broker:
             await self._mend_deadline(run_id, request_id, now + body.timeout_ms, outcome)
         return outcome
 
-    async def _ask_facts(self, run_id: str, loaded: Loaded, *, elsewhere: bool) -> AskFacts:
+    async def _ask_facts(self, command: Command[QuestionAsk], request_id: str, loaded: Loaded) -> AskFacts:
+        run_id = command.body.run_id
         session_id = await self._index.session_of_run(run_id)
-        child, parent = await self._sessions.load_with_parent(session_id)
+        (child, parent), elsewhere = await asyncio.gather(
+            self._sessions.load_with_parent(session_id),
+            self._index.other_run_of_question(request_id, run_id) if command.given_id else _no(),
+        )
         run = await self._sessions.run(child, run_id)
         open_question = await self._open(run_id, loaded)
         return AskFacts(child, run, parent, loaded.state, open_question, elsewhere)
 
     async def _set_deadline(self, run_id: str, request_id: str, expires_at: int) -> None:
         """Schedule the deadline, before the question is there: without it, it does no harm."""
-        await self._timers.set(streams.question_timer(request_id), expires_at, {"run_id": run_id})
+        await self._timers.set(streams.question_timer(run_id, request_id), expires_at, {})
 
     async def _mend_deadline(self, run_id: str, request_id: str, set_to: int, outcome: Result) -> None:
         """What was scheduled may be for no question, or in place of the deadline of one that waits: the same
@@ -138,7 +138,7 @@ class Broker:
         if isinstance(outcome, Refusal):
             record = await self._questions.current(run_id, request_id)
             if record is None:
-                await self._timers.clear(streams.question_timer(request_id))
+                await self._timers.clear(streams.question_timer(run_id, request_id))
         if record is not None and record.status is QuestionStatus.WAITING and record.expires_at != set_to:
             await self._set_deadline(run_id, request_id, record.expires_at or 0)
 
@@ -379,3 +379,7 @@ class Broker:
 
 async def _nothing() -> None:
     return None
+
+
+async def _no() -> bool:
+    return False

@@ -1,8 +1,6 @@
 """Commands, deadlines and ends of runs as they come off the wire."""
 
-import json
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from nats.aio.msg import Msg
 
@@ -15,7 +13,6 @@ from upcall_shell.stamps import stored_at
 
 from .broker import Broker, Result
 
-_DUE_TOKENS = 4  # timers.due.question.<Q>
 _RUN_SUBJECT_TOKENS = 6  # log.session.<S>.<R>.lifecycle.<attempt>.<event>…
 
 
@@ -44,9 +41,8 @@ def deadline_handler(broker: Broker) -> Callable[[Msg], Awaitable[Again | None]]
     """A question's deadline has fired."""
 
     async def handle(message: Msg) -> Again | None:
-        request_id = message.subject.split(".")[_DUE_TOKENS - 1]
-        body: dict[str, Any] = json.loads(message.data)
-        return await broker.deadline(request_id, body["run_id"], stored_at(message))
+        *_, run_id, request_id = message.subject.split(".")
+        return await broker.deadline(request_id, run_id, stored_at(message))
 
     return handle
 
