@@ -68,7 +68,7 @@ LOCK = $(PY) -m uv pip compile pyproject.toml --quiet --universal --python-versi
   --no-emit-package upcall-contracts --no-emit-package upcall $(if $(UPGRADE),--upgrade)
 
 lock: setup ## resolve the lock files anew (UPGRADE=1: to the newest versions)
-	@$(LOCK) --group build -o requirements.lock
+	@$(LOCK) --group build --extra otel -o requirements.lock
 	@$(LOCK) --group dev --all-extras -c requirements.lock -o requirements-dev.lock
 	@! grep -nE '://|file:|^/|^-e' requirements.lock requirements-dev.lock || \
 	  { echo "lock: a lock file names a place (above); nothing in it may" >&2; exit 1; }

@@ -57,6 +57,12 @@ def test_the_shell_knows_no_service() -> None:
         assert not names & forbidden, file
 
 
+@pytest.mark.parametrize("folder", [*SERVICES.values(), ROOT / "services/shell/upcall_shell"])
+def test_one_module_of_the_services_makes_spans(folder: Path) -> None:
+    """OpenTelemetry is an extra of the services, too: what is always imported knows nothing of it."""
+    assert [file for file, names in imports(folder).items() if "opentelemetry" in names] in ([], ["spans.py"])
+
+
 def test_contracts_need_pydantic_and_nothing_else() -> None:
     """Who installs the contracts gets pydantic, and no more is imported."""
     allowed = {"pydantic", "pydantic_core", "typing_extensions", *sys.stdlib_module_names}
@@ -65,10 +71,11 @@ def test_contracts_need_pydantic_and_nothing_else() -> None:
 
 
 def test_the_client_needs_contracts_and_nats() -> None:
-    """A harness that installs the client gets no service, no Redis and no FastStream with it."""
+    """A harness that installs the client gets no service, no Redis and no FastStream with it; and only the
+    module that makes spans knows of OpenTelemetry, which is an extra."""
     allowed = {"upcall_contracts", "pydantic", "nats", "typing_extensions", *sys.stdlib_module_names}
     for file, names in imports(ROOT / "client/upcall").items():
-        extra = names - allowed
+        extra = names - allowed - ({"opentelemetry"} if file == "tracing.py" else set())
         assert not extra, f"{file} imports {sorted(extra)}"
 
 

@@ -18,6 +18,7 @@ from upcall_contracts.fields import is_blank
 from upcall_contracts.ids import derive_id
 from upcall_contracts.records import Action, QuestionRecord, QuestionStatus
 
+from . import tracing
 from .errors import AlreadyAskedError, NoReplyError, RefusedError, no_answer
 from .wire import Wire
 
@@ -95,6 +96,7 @@ class Asker:
         self._asked = 0
         self._ours: set[str] = set()  # request ids that somebody in this process waits for
         self._ends: dict[str, asyncio.Future[QuestionRecord]] = {}
+        self._origins: dict[str, list[tracing.Origin | None]] = {}  # of a question's events, for traces
         self._unsubscribe: Callable[[], Awaitable[None]] | None = None
         self._subscribing = asyncio.Lock()
 
@@ -126,9 +128,10 @@ class Asker:
     async def until_ended(self, question: QuestionRecord) -> QuestionRecord:
         """Wait for the end of a submitted question."""
         try:
-            if question.status is not QuestionStatus.WAITING:
-                return question
-            return await self._until(self._end_of(question.request_id), question)
+            if question.status is QuestionStatus.WAITING:
+                question = await self._until(self._end_of(question.request_id), question)
+            self._trace_end(question)
+            return question
         finally:
             self._ours.discard(question.request_id)
 
@@ -200,8 +203,20 @@ class Asker:
                 topic = subjects.run_topic(self._run_id).removesuffix(">") + "question.>"
                 self._unsubscribe = await self._wire.subscribe(topic, self._on_event)
 
+    def _trace_end(self, question: QuestionRecord) -> None:
+        """The child goes on: in its own trace, linked to the ask and to what ended it."""
+        waited = (question.updated_at or 0) - (question.created_at or 0)
+        about = {"upcall.status": question.status.value, "upcall.waited_ms": waited}
+        ids = {"request_id": question.request_id, "run_id": self._run_id}
+        origins = self._origins.pop(question.request_id, [])
+        tracing.received("question.end", ids, *origins, attributes=about)
+
     def _on_event(self, subject: str, body: dict[str, Any]) -> None:
-        if subject.endswith((".requested", ".late")):
+        if subject.endswith(".late"):
+            return
+        if (origin := tracing.origin()) is not None:
+            self._origins.setdefault(str(body["data"]["request_id"]), []).append(origin)
+        if subject.endswith(".requested"):
             return
         question = QuestionRecord.model_validate(Event.model_validate(body).data)
         end = self._end_of(question.request_id)

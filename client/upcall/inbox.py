@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 from upcall_contracts import streams, subjects
 from upcall_contracts.events import Event
 
+from . import tracing
 from .errors import ForbiddenError
 from .items import Item, read_item
 from .wire import TROUBLE, Wire, log
@@ -39,7 +41,7 @@ class Inbox:
     def __init__(self, wire: Wire, parent: "Parent") -> None:
         self._wire = wire
         self._parent = parent
-        self._items: deque[Item] = deque()
+        self._items: deque[tuple[Item, tracing.Origin | None]] = deque()
         self._changed = asyncio.Event()
         self._seen: set[tuple[str, str]] = set()
         self._over: set[str] = set()  # ended or handled since it was read
@@ -55,9 +57,9 @@ class Inbox:
             self._reader.add_done_callback(lambda _: self._changed.set())
         while True:
             while self._items:
-                item = self._items.popleft()
+                item, origin = self._items.popleft()
                 if item.item_id not in self._over and item.item_id not in self._parent.taken:
-                    return item
+                    return replace(item, origin=item.received_from(origin))
             if self._reader.done():
                 self._reader.result()  # its error is the caller's
                 raise StopAsyncIteration
@@ -142,7 +144,7 @@ class Inbox:
             self._over.add(item_id)
         elif (item_id, event.type) not in self._seen:
             self._seen.add((item_id, event.type))
-            self._items.append(item)
+            self._items.append((item, tracing.origin_of(message.headers)))
             self._changed.set()
 
 

@@ -1,6 +1,6 @@
 """What stands in an inbox: questions and reports of children, and ends of background work."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from upcall_contracts.events import Event, EventType
@@ -15,6 +15,8 @@ from upcall_contracts.records import (
 )
 from upcall_contracts.texts import question_item_text
 
+from . import tracing
+
 if TYPE_CHECKING:
     from .children import Child
     from .parent import Parent
@@ -28,6 +30,8 @@ class Question:
     """All there is to know."""
     parent: "Parent"
     """Who is asked."""
+    origin: tracing.Origin | None = field(default=None, compare=False, repr=False)
+    """Where it came from, for traces."""
 
     @property
     def item_id(self) -> str:
@@ -78,15 +82,22 @@ class Question:
         command_id: str | None = None,
     ) -> QuestionRecord:
         """Decide it. An option alone is an answer too."""
-        return await self.parent.answer(
-            self.request_id, text, option=option, rationale=rationale, command_id=command_id
-        )
+        with tracing.because_of(self.origin):
+            return await self.parent.answer(
+                self.request_id, text, option=option, rationale=rationale, command_id=command_id
+            )
 
     async def decline(self, rationale: str | None = None, *, command_id: str | None = None) -> QuestionRecord:
         """Say that you won't decide it; the child learns that."""
-        return await self.parent.answer(
-            self.request_id, None, rationale=rationale, action=Action.DECLINE, command_id=command_id
-        )
+        with tracing.because_of(self.origin):
+            return await self.parent.answer(
+                self.request_id, None, rationale=rationale, action=Action.DECLINE, command_id=command_id
+            )
+
+    def received_from(self, origin: tracing.Origin | None) -> tracing.Origin | None:
+        """Note in the trace that it was read; the origin of what is done about it."""
+        ids = {"request_id": self.request_id, "run_id": self.record.child_run_id}
+        return tracing.received("inbox.question", ids, origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,8 @@ class Report:
     """What a model reads."""
     parent: "Parent"
     """Who is told."""
+    origin: tracing.Origin | None = field(default=None, compare=False, repr=False)
+    """Where it came from, for traces."""
 
     @property
     def item_id(self) -> str:
@@ -132,7 +145,13 @@ class Report:
 
     async def handle(self) -> None:
         """Say that it has been dealt with."""
-        await self.parent.handle(self.item_id)
+        with tracing.because_of(self.origin):
+            await self.parent.handle(self.item_id)
+
+    def received_from(self, origin: tracing.Origin | None) -> tracing.Origin | None:
+        """Note in the trace that it was read; the origin of what is done about it."""
+        ids = {"period_id": self.item_id, "session_id": self.session_id}
+        return tracing.received("inbox.report", ids, origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +164,8 @@ class Work:
     """What a model reads."""
     parent: "Parent"
     """Whose work it was."""
+    origin: tracing.Origin | None = field(default=None, compare=False, repr=False)
+    """Where it came from, for traces."""
 
     @property
     def item_id(self) -> str:
@@ -153,7 +174,13 @@ class Work:
 
     async def handle(self) -> None:
         """Say that it has been dealt with."""
-        await self.parent.handle(self.item_id)
+        with tracing.because_of(self.origin):
+            await self.parent.handle(self.item_id)
+
+    def received_from(self, origin: tracing.Origin | None) -> tracing.Origin | None:
+        """Note in the trace that it was read; the origin of what is done about it."""
+        ids = {"work_id": self.item_id, "run_id": self.record.run_id}
+        return tracing.received("inbox.work", ids, origin)
 
 
 Item = Question | Report | Work

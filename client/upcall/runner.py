@@ -19,6 +19,7 @@ from upcall_contracts import streams
 from upcall_contracts.ids import is_token
 from upcall_contracts.records import QuestionRecord, RunRecord, SessionRecord
 
+from . import tracing
 from .connection import Upcall, connect
 from .errors import NoReplyError, RefusedError
 from .heartbeat import beating, lease_of_runner
@@ -199,6 +200,7 @@ class Runner:
         """One run, from its claim until the work that it left has ended."""
         async with AsyncExitStack() as slot:
             slot.callback(slots.release)
+            slot.enter_context(tracing.within(_received(message, run_id)))
             async with Watch(wire, self.id, run_id) as watch:
                 run = await self._claim(wire, run_id, message)
                 if run is None:
@@ -255,6 +257,12 @@ async def _dispatch_of(wire: Wire, agent: str) -> JetStreamContext.PullSubscript
         config = ConsumerConfig.from_response(streams.dispatch_consumer(agent))
         await js.add_consumer(streams.DISPATCH, config)
     return await js.pull_subscribe_bind(consumer=agent, stream=streams.DISPATCH)
+
+
+def _received(message: Msg, run_id: str) -> tracing.Origin | None:
+    """The run's own trace begins, linked to what dispatched it; all that its handler does belongs to it."""
+    ids = {"run_id": run_id, "agent": message.subject.rpartition(".")[2]}
+    return tracing.received("dispatch", ids, tracing.origin_of(message.headers), begins=True)
 
 
 def _on_signals(stop: Callable[[], None]) -> Callable[[], None]:

@@ -26,6 +26,7 @@ from upcall_contracts import limits, refusals, subjects
 from upcall_contracts.errors import Refusal, parse_reply
 from upcall_contracts.ids import is_token
 
+from . import tracing
 from .errors import ConnectError, ForbiddenError, NoReplyError, UpcallError, refused
 
 log = logging.getLogger("upcall")
@@ -137,9 +138,11 @@ class Wire:
             raise refused(refusals.too_large(len(payload)))
         token = uuid4().hex
         reply = self._replies[token] = asyncio.get_running_loop().create_future()
-        sending = self._send(subject, payload, f"{self._reply_prefix}.{token}", reply, command_id, within)
+        reply_to = {subjects.H_REPLY_TO: f"{self._reply_prefix}.{token}"}
         try:
-            return _read(await sending)
+            with tracing.sending(name, caller, body) as trace:
+                headers = {**trace, **reply_to}
+                return _read(await self._send(subject, payload, headers, reply, command_id, within))
         finally:
             del self._replies[token]
 
@@ -175,7 +178,9 @@ class Wire:
         """Hear committed events from now on; returns what ends it. What comes while reconnecting is lost."""
 
         async def hear(message: Msg) -> None:
-            on_message(message.subject, cast(dict[str, Any], json.loads(message.data)))
+            body = cast(dict[str, Any], json.loads(message.data))
+            with tracing.because_of(tracing.origin_of(message.headers)):
+                on_message(message.subject, body)
 
         subscription: Subscription = await self.nc.subscribe(subject, cb=hear)
         with suppress(*TROUBLE):
@@ -204,7 +209,7 @@ class Wire:
         self,
         subject: str,
         payload: bytes,
-        reply_to: str,
+        headers: dict[str, str],
         reply: asyncio.Future[bytes],
         command_id: str,
         within: float,
@@ -217,7 +222,7 @@ class Wire:
                 await _first(self._reconnect, within=left)
                 continue
             try:
-                await self._publish(subject, payload, reply_to, min(_PUBLISH_TIMEOUT, left))
+                await self._publish(subject, payload, headers, min(_PUBLISH_TIMEOUT, left))
                 stored = True
                 patience = _RESEND_AFTER[min(sent, len(_RESEND_AFTER) - 1)]
                 sent += 1
@@ -228,9 +233,9 @@ class Wire:
                 return reply.result()
         raise NoReplyError(subject, within, command_id, stored, last)
 
-    async def _publish(self, subject: str, payload: bytes, reply_to: str, within: float) -> None:
+    async def _publish(self, subject: str, payload: bytes, headers: dict[str, str], within: float) -> None:
         """Publish to JetStream and await its acknowledgement, which is not the reply."""
-        ack = await self._ask(subject, payload, within, {subjects.H_REPLY_TO: reply_to})
+        ack = await self._ask(subject, payload, within, headers)
         error = cast(dict[str, Any], json.loads(ack)).get("error")
         if error:
             raise nats.js.errors.APIError.from_error(error)

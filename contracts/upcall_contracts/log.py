@@ -169,6 +169,23 @@ def tokens(subject: str) -> list[str]:
     return subject.split(".")[1:]
 
 
+def ids(subject: str) -> dict[str, str]:
+    """The ids that an entry's subject names, by the names they have in records: for logs and traces."""
+    match tokens(subject):
+        case ["session", session_id, "child", child_session_id]:
+            return {"session_id": session_id, "child_session_id": child_session_id}
+        case ["session", session_id, _] | ["session", session_id, "history", _]:
+            return {"session_id": session_id}
+        case ["session", session_id, run_id, *_]:
+            return {"session_id": session_id, "run_id": run_id}
+        case ["question", run_id, request_id, _, session_id, *_]:
+            return {"request_id": request_id, "run_id": run_id, "session_id": session_id}
+        case ["report", period_id, _, run_id, session_id, *_]:
+            return {"period_id": period_id, "run_id": run_id, "session_id": session_id}
+        case _:
+            return {}
+
+
 class CommandMark(Record):
     """The command that an entry carries out, so that the same command sent again is recognised."""
 

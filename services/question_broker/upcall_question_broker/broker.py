@@ -14,6 +14,7 @@ from upcall_contracts.ids import derive_id
 from upcall_contracts.log import CommandMark
 from upcall_contracts.records import QuestionRecord, QuestionStatus
 from upcall_contracts.states import SessionState
+from upcall_shell import tracing
 from upcall_shell.commands import Command
 from upcall_shell.delivery import Again
 from upcall_shell.errors import Conflict, Unavailable
@@ -254,6 +255,7 @@ class Broker:
         if isinstance(decided, Repeated):
             record = await self._questions.record(run_id, decided.request_id, loaded)
             if record is not None:
+                tracing.link(await self._questions.trace_of(run_id, record.request_id, loaded))
                 await self._index.note(
                     record, every=True
                 )  # who stored it may have died before it was indexed
@@ -365,7 +367,9 @@ class Broker:
     async def _commit(
         self, loaded: Loaded, decided: Decided, now: int, mark: CommandMark | None
     ) -> QuestionRecord:
-        record = await self._questions.append(decided, expected=loaded.seq, now=now, mark=mark)
+        began = await self._questions.trace_of(decided.state.run_id, decided.record.request_id, loaded)
+        with tracing.resting_on(began):
+            record = await self._questions.append(decided, expected=loaded.seq, now=now, mark=mark)
         count_end(decided, now)
         self._overdue.note(record)
         logger.info(

@@ -15,6 +15,8 @@ from upcall_contracts.events import EVENT_TYPES, Family, Item
 from upcall_contracts.log import CommandMark, Entry
 from upcall_contracts.records import ItemKind, QuestionRecord, QuestionStatus, RunRecord
 from upcall_contracts.states import QuestionsState, SessionState
+from upcall_contracts.tracing import Trace
+from upcall_shell import tracing
 from upcall_shell.errors import Conflict
 from upcall_shell.jetstream import Stored, StreamClient
 
@@ -39,6 +41,8 @@ class Loaded:
     """The record in the last entry: often the one that is wanted."""
     size: int = 0
     """Bytes of the last entry."""
+    trace: Trace | None = None
+    """The context in which the last entry was stored."""
 
 
 class Questions:
@@ -59,7 +63,7 @@ class Questions:
             return Loaded(0)
         entry = QuestionEntry.model_validate_json(stored.body)
         last = QuestionRecord.model_validate(entry.data)
-        return self._keep(run_id, Loaded(stored.seq, entry.state, last, len(stored.body)))
+        return self._keep(run_id, Loaded(stored.seq, entry.state, last, len(stored.body), stored.trace))
 
     async def record(self, run_id: str, request_id: str, loaded: Loaded) -> QuestionRecord | None:
         """One question of a run as it stood when that was loaded; Conflict if it has moved on since."""
@@ -76,6 +80,18 @@ class Questions:
         """One question as it stands now."""
         stored = await self._stream.last(log.question_filter(run_id, request_id))
         return None if stored is None else read_record(stored)
+
+    async def trace_of(self, run_id: str, request_id: str, loaded: Loaded) -> Trace | None:
+        """The context in which a question was last decided on, which is that of its ask while it waits.
+
+        So its end is linked to the ask, however long it waited and whatever was restarted.
+        """
+        if loaded.state is None or all(q.request_id != request_id for q in loaded.state.questions):
+            return None
+        if loaded.last is not None and loaded.last.request_id == request_id:
+            return loaded.trace
+        stored = await self._stream.last(log.question_filter(run_id, request_id))
+        return None if stored is None else stored.trace
 
     async def append(
         self, decided: Decided, *, expected: int, now: int, mark: CommandMark | None
@@ -114,7 +130,7 @@ class Questions:
         seq = await self._stream.append(
             subject, body, guard=guard, expected=expected, event_id=entry.event_id
         )
-        self._keep(state.run_id, Loaded(seq, state, record, len(body)))
+        self._keep(state.run_id, Loaded(seq, state, record, len(body), tracing.current()))
         return record
 
     async def find_run(self, request_id: str) -> str | None:

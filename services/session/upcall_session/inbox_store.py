@@ -11,6 +11,7 @@ from upcall_contracts.events import EventType
 from upcall_contracts.log import H_EXPECTED_SEQ
 from upcall_contracts.records import ItemKind
 from upcall_contracts.states import InboxEntry
+from upcall_contracts.tracing import Trace
 from upcall_shell.errors import Conflict, Unavailable
 from upcall_shell.jetstream import Stored, StreamClient
 
@@ -97,12 +98,15 @@ class InboxStore:
                 return
             changed = {**item.body["item"], "for_run": entry.for_run, "wakes": entry.wakes}
             body = orjson.dumps({**item.body, "item": changed})
-            if await self._replace(session_id, entry.item_id, body, stored.seq):
+            if await self._replace(session_id, entry.item_id, body, stored.seq, stored.trace):
                 return
 
-    async def _replace(self, session_id: str, item_id: str, body: bytes, seq: int) -> bool:
+    async def _replace(
+        self, session_id: str, item_id: str, body: bytes, seq: int, trace: Trace | None = None
+    ) -> bool:
+        headers = {H_EXPECTED_SEQ: str(seq), **(trace or {})}
         try:
-            await self._stream.put(subjects.inbox_item(session_id, item_id), body, {H_EXPECTED_SEQ: str(seq)})
+            await self._stream.put(subjects.inbox_item(session_id, item_id), body, headers)
         except Conflict:
             return False
         return True

@@ -14,6 +14,8 @@ from upcall_contracts.log import CommandMark
 from upcall_contracts.records import QuestionRecord, RunRecord, WorkRecord
 from upcall_contracts.states import QuestionsState, SessionState
 from upcall_contracts.times import to_wire
+from upcall_contracts.tracing import Trace
+from upcall_shell import tracing
 from upcall_shell.jetstream import Stored, StreamClient
 
 from .decisions.results import Decided
@@ -29,6 +31,8 @@ class Loaded:
 
     state: SessionState
     seq: int
+    trace: Trace | None = None
+    """The context in which it was stored."""
 
 
 class Recent(OrderedDict[str, V]):
@@ -65,7 +69,7 @@ class SessionLog:
             return known
         entry = orjson.loads(stored.body)
         state = SessionState.model_validate(entry["state"]).carried()
-        return self._states.put(session_id, Loaded(await self._with_task(state), stored.seq))
+        return self._states.put(session_id, Loaded(await self._with_task(state), stored.seq, stored.trace))
 
     async def append(self, decided: Decided, expected: int) -> Loaded:
         """Store a decision, if `expected` is still the session's last sequence. Raises Conflict if not."""
@@ -81,7 +85,7 @@ class SessionLog:
             expected=expected,
             event_id=event_id,
         )
-        return self._states.put(state.session_id, Loaded(state.carried(), seq))
+        return self._states.put(state.session_id, Loaded(state.carried(), seq, tracing.current()))
 
     async def run(self, state: SessionState, run_id: str) -> RunRecord | None:
         """A run of a session, active or settled."""

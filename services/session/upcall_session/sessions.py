@@ -15,6 +15,7 @@ from upcall_contracts import log, refusals, streams
 from upcall_contracts.errors import Refusal
 from upcall_contracts.records import ItemKind, RunStatus
 from upcall_contracts.states import DoneCommand, SessionState
+from upcall_shell import tracing
 from upcall_shell.errors import Conflict
 from upcall_shell.redis_gate import RedisGate
 from upcall_shell.timers import Timers
@@ -136,11 +137,19 @@ class Sessions:
 
         outcome = await self.change(session_id, nothing, now=now)
         if again and outcome.loaded is not None:
-            await self._follow_again(outcome.loaded.state)
+            with tracing.carrying(outcome.loaded.trace):
+                await self._follow_again(outcome.loaded.state)
         return outcome.loaded
 
     async def _change(self, session_id: str, decide: Decide, asked: Asked | None, now: int | None) -> Outcome:
         loaded = await self.log.load(session_id)
+        # What nobody asked for (a holder is gone, its run is queued again) goes on in the trace before it.
+        with tracing.carrying(loaded.trace if loaded else None):
+            return await self._change_loaded(session_id, loaded, decide, asked, now)
+
+    async def _change_loaded(
+        self, session_id: str, loaded: Loaded | None, decide: Decide, asked: Asked | None, now: int | None
+    ) -> Outcome:
         decision = await decide(loaded.state if loaded else None)
         if asked is not None and not isinstance(decision, Repeated):
             older = await self._older(session_id, asked, loaded.seq if loaded else 0)

@@ -15,6 +15,7 @@ from upcall_contracts.errors import ErrorCode, Refusal, ok
 from upcall_contracts.log import CommandMark
 from upcall_contracts.parsing import body_fingerprint, parse_command_message
 
+from . import tracing
 from .dead_letters import DeadLetters
 from .delivery import Again
 from .metrics import COMMAND_SECONDS, COMMANDS
@@ -107,7 +108,9 @@ class CommandDesk:
 
     async def _answer(self, message: Msg, name: str, outcome: dict[str, Any] | Refusal, begun: float) -> None:
         refused = isinstance(outcome, Refusal)
-        COMMANDS.labels(name, outcome.code.value if refused else "ok").inc()
+        code = outcome.code.value if refused else "ok"
+        COMMANDS.labels(name, code).inc()
+        tracing.answered(code)
         await message.ack()
         await self._send(message, outcome.to_reply() if refused else ok(outcome))
         COMMAND_SECONDS.labels(name).observe(time.perf_counter() - begun)

@@ -13,6 +13,7 @@ from nats.aio.msg import Msg
 
 from upcall_contracts import refusals, streams
 
+from . import tracing
 from .dead_letters import DeadLetters
 from .errors import Conflict, Unavailable
 from .metrics import IN_HAND, REDELIVERIES
@@ -106,7 +107,8 @@ class Deliveries:
         if delivered > 1:
             REDELIVERIES.labels(self.consumer).inc()
         try:
-            again = await self._handle(message)
+            with tracing.processing(self.consumer, message):
+                again = await self._handle(message)
             if again is None:
                 await self._ack(message)
             else:

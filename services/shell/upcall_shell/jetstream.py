@@ -13,7 +13,9 @@ from nats.aio.msg import Msg
 
 from upcall_contracts.log import H_EVENT_ID, H_EXPECTED_SEQ, H_EXPECTED_SUBJECT
 from upcall_contracts.times import from_wire
+from upcall_contracts.tracing import Trace, trace_of
 
+from . import tracing
 from .errors import Conflict, Unavailable
 from .metrics import CONFLICTS
 
@@ -37,6 +39,8 @@ class Stored:
     body: bytes
     timestamp: str
     event_id: str | None = None
+    trace: Trace | None = None
+    """The context in which it was stored; a scan does not read it."""
 
     @property
     def time_ms(self) -> int:
@@ -96,6 +100,7 @@ class StreamClient:
             reply.data,
             headers["Nats-Time-Stamp"],
             headers.get(H_EVENT_ID),
+            trace_of(headers),
         )
 
     async def _get_from_leader(self, raw: bytes) -> Stored | None:
@@ -108,16 +113,16 @@ class StreamClient:
             raise Unavailable(f"{self.stream}: {error}")
         message = answer["message"]
         head = base64.b64decode(message["hdrs"]).decode() if message.get("hdrs") else ""
-        event_id = next(
-            (
-                line.partition(":")[2].strip()
-                for line in head.split("\r\n")
-                if line.startswith(H_EVENT_ID + ":")
-            ),
-            None,
+        parts = [line.partition(":") for line in head.split("\r\n")]
+        headers = {name: value.strip() for name, colon, value in parts if colon}
+        return Stored(
+            message["seq"],
+            message["subject"],
+            base64.b64decode(message["data"]) if message.get("data") else b"",
+            message["time"],
+            headers.get(H_EVENT_ID),
+            trace_of(headers),
         )
-        body = base64.b64decode(message["data"]) if message.get("data") else b""
-        return Stored(message["seq"], message["subject"], body, message["time"], event_id)
 
     async def scan(
         self, filters: list[str], from_seq: int = 1, *, last_per_subject: bool = False
@@ -203,6 +208,7 @@ class StreamClient:
                 answer = await self._publish(subject, body, headers)
                 error = answer.get("error")
                 if error is None:
+                    tracing.stored(subject)
                     return int(answer["seq"])
                 if error.get("err_code") in _GUARD_FAILED:
                     first = await self.next(guard, expected + 1)
@@ -233,7 +239,7 @@ class StreamClient:
         raise Unavailable(f"{self.stream} refused a write: {error}")
 
     async def _publish(self, subject: str, body: bytes, headers: dict[str, str] | None) -> dict[str, Any]:
-        reply = await self._request(subject, body, headers, _WRITE_TIMEOUT_S)
+        reply = await self._request(subject, body, tracing.outgoing(headers), _WRITE_TIMEOUT_S)
         return json.loads(reply.data)
 
     async def _request(

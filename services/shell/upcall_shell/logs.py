@@ -5,6 +5,8 @@ import sys
 
 import structlog
 
+from .tracing import name_trace
+
 
 def configure_logs(service: str, level: str, *, as_json: bool) -> None:
     """Set up structlog for a process; every line carries the service's name."""
@@ -12,6 +14,7 @@ def configure_logs(service: str, level: str, *, as_json: bool) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            name_trace,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

@@ -15,6 +15,7 @@ from nats.aio.client import Client
 
 from upcall_contracts import streams, subjects
 
+from . import tracing
 from .commands import CommandDesk, CommandHandler
 from .dead_letters import DeadLetters
 from .delivery import Deliveries, Handle, Park
@@ -47,6 +48,7 @@ class Service:
 
     def __init__(self, name: str, settings: ShellSettings) -> None:
         configure_logs(name, settings.log_level, as_json=settings.log_json)
+        tracing.configure(name)
         self.name = name
         self.settings = settings
         self.broker = SturdyBroker(
@@ -98,7 +100,7 @@ class Service:
 
     async def reply(self, to: str, body: bytes) -> None:
         """Publish a reply."""
-        await self.connection().publish(to, body)
+        await self.connection().publish(to, body, headers=tracing.outgoing(None))
 
     def on_commands(self, consumer: str, handlers: Mapping[tuple[str, str], CommandHandler]) -> None:
         """Carry out the commands of a consumer of COMMANDS."""
@@ -239,6 +241,7 @@ class Service:
     async def _stopped(self) -> None:
         await self.redis.close()
         await self._health.stop()
+        await asyncio.to_thread(tracing.end)
         logger.info("stopped")
 
     # The connection's own events
