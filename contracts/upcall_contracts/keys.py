@@ -60,6 +60,11 @@ def reports_of_parent(session_id: str) -> str:
     return f"{PREFIX}reports:parent:{session_id}"
 
 
+def reports_held() -> str:
+    """Sorted set of the periods whose report is held, by created_at."""
+    return f"{PREFIX}reports:held"
+
+
 def reports_all() -> str:
     """Sorted set of all reported periods, by created_at."""
     return f"{PREFIX}reports:all"

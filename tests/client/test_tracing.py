@@ -2,16 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import pytest
-from faststream import FastStream
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import upcall
+from tests.in_process import serving, settings_for
 from tests.question_broker.place import Place
 from tests.question_broker.world import WITHIN, eventually
 from upcall_question_broker import app as question_broker
@@ -73,43 +73,24 @@ def running_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]
 
 
 class Services:
-    """The three services, in this process."""
+    """The session service and the reporter, and brokers as a test wants them."""
 
     def __init__(self, place: Place) -> None:
-        settings = {
-            "nats_url": place.nats.url,
-            "redis_url": place.redis.url,
-            "http_port": 0,
-            "log_level": "CRITICAL",
-        }
-        self._shell = ShellSettings(**settings)
-        self._broker = BrokerSettings(**settings)
-        self._session = SessionSettings(**settings, lease_ms=2000)
+        self._settings = settings_for(place)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> "Services":
-        for service in (session.build(self._session), reporter.build(self._shell)):
-            await self._stack.enter_async_context(_running(service))
+        settings = SessionSettings(**self._settings, lease_ms=2000)
+        await self._stack.enter_async_context(serving(session.build(settings)))
+        await self._stack.enter_async_context(serving(reporter.build(ShellSettings(**self._settings))))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    @asynccontextmanager
-    async def broker(self) -> AsyncIterator[FastStream]:
+    def broker(self) -> AbstractAsyncContextManager[Service]:
         """A broker from its readiness to its graceful stop; the next one remembers nothing of it."""
-        async with _running(question_broker.build(self._broker)) as app:
-            yield app
-
-
-@asynccontextmanager
-async def _running(service: Service) -> AsyncIterator[FastStream]:
-    app = service.app()
-    await app.start()
-    try:
-        yield app
-    finally:
-        await app.stop()
+        return serving(question_broker.build(BrokerSettings(**self._settings)))
 
 
 @pytest.fixture

@@ -124,7 +124,11 @@ class Deployment:
     async def reporter(self) -> AsyncIterator[FastStream]:
         """A reporter in this process, from its readiness to its graceful stop."""
         settings = ShellSettings(
-            nats_url=self.nats_url, redis_url=self.redis_url, http_port=0, log_level="CRITICAL"
+            nats_url=self.nats_url,
+            redis_url=self.redis_url,
+            http_port=0,
+            log_level="CRITICAL",
+            figures_ms=50,
         )
         app = build(settings).app()
         await app.start()

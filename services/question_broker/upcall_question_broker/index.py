@@ -16,6 +16,7 @@ from .stores import Questions, Sessions
 SERVICE: Final = "question_broker"
 _CACHED: Final = 100_000
 _BATCH: Final = 500
+_OLDEST: Final = 32  # looked up in the log at a time
 
 
 class Known:
@@ -112,6 +113,37 @@ class QuestionIndex:
         kept = [r for r in records if not waiting or r.status is QuestionStatus.WAITING]
         places = sorted((r.created_at or 0, r.request_id) for r in kept)
         return [request_id for at, request_id in places if at >= since]
+
+    async def open_questions(self) -> tuple[int, int | None] | None:
+        """How many questions wait, and when (epoch ms) the oldest was asked; None where the index can't say.
+
+        Cheap, however many there are: the log is asked of the oldest alone, and what has ended is taken out.
+        """
+        name = keys.questions_open()
+
+        async def look(redis: Redis) -> list[Any]:
+            async with redis.pipeline(transaction=True) as pipe:
+                self._gate.look_if_ready(pipe, SERVICE)
+                pipe.zcard(name)
+                pipe.zrange(name, 0, _OLDEST - 1, withscores=True)
+                return await pipe.execute()
+
+        found = None if self.keeper.doubtful else await self._gate.attempt(look)
+        if found is None or not self._gate.was_ready(found[0], found[1]):
+            return None
+        count, oldest = int(found[2]), [(cast(bytes, each).decode(), int(at)) for each, at in found[3]]
+        for passed, (request_id, at) in enumerate(oldest):
+            if await self._still_waits(request_id):
+                return count - passed, at
+        return count - len(oldest), None
+
+    async def _still_waits(self, request_id: str) -> bool:
+        run_id = await self.run_of_question(request_id)
+        record = None if run_id is None else await self._questions.current(run_id, request_id)
+        if record is not None and record.status is QuestionStatus.WAITING:
+            return True
+        await self._gate.attempt(lambda redis: redis.zrem(keys.questions_open(), request_id))
+        return False
 
     async def _read_log(self, parent_session_id: str | None = None) -> list[QuestionRecord]:
         """All questions as they stand, or those put to a session."""

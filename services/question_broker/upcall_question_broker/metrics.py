@@ -1,6 +1,6 @@
 """What the broker counts."""
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from .decisions.outcomes import Decided
 
@@ -13,6 +13,10 @@ WAITED = Histogram(
     ["status"],
     buckets=(0.01, 0.1, 1, 5, 15, 60, 300, 1800, 3600, 14400, 86400),
 )
+
+# Of the whole deployment, as every instance reads it: take the max, not the sum.
+OPEN = Gauge("upcall_questions_open", "Questions that wait for an answer")
+OLDEST = Gauge("upcall_question_oldest_open_seconds", "Age of the oldest open question; 0 if there is none")
 
 
 def count_end(decided: Decided, now: int) -> None:

@@ -12,7 +12,7 @@ from upcall_shell.errors import Conflict
 from upcall_shell.redis_gate import RedisGate
 
 from .decisions import Decision, Facts, decide
-from .metrics import REPORTS
+from .metrics import count
 from .ports import Index, Reports, SaidBySession
 
 logger = structlog.get_logger()
@@ -86,7 +86,7 @@ class PeriodHandler:
 
 def _told(decision: Decision) -> None:
     state, entry = decision.entry.state, decision.entry
-    REPORTS.labels(state.status.value).inc()
+    count(decision)
     logger.info(
         f"report {state.status.value}",
         period_id=state.period_id,

@@ -8,7 +8,7 @@ import orjson
 from redis.asyncio import Redis
 
 from upcall_contracts import keys, log
-from upcall_contracts.records import RunRecord
+from upcall_contracts.records import ReportStatus, RunRecord
 from upcall_contracts.states import ReportState, SessionState
 from upcall_shell.indexing import IndexKeeper
 from upcall_shell.jetstream import Stored, StreamClient
@@ -20,6 +20,7 @@ from .ports import Place, Report, SaidBySession
 SERVICE = "reporter"
 
 _REBUILD_BATCH = 500
+_OLDEST = 32  # looked up in the log at a time
 
 
 def read_report(stored: Stored) -> Report:
@@ -131,7 +132,7 @@ class ReportIndex:
     async def forget(self, period_ids: Iterable[str], parent_session_id: str | None) -> None:
         """Take out reports that the log has no more: their tree was purged."""
         gone = list(period_ids)
-        names = [keys.reports_all()]
+        names = [keys.reports_all(), keys.reports_held()]
         if parent_session_id:
             names.append(keys.reports_of_parent(parent_session_id))
         if gone:
@@ -151,6 +152,35 @@ class ReportIndex:
         names = [keys.period_session(period_id) for period_id in period_ids]
         found: list[Any] | None = await self._gate.attempt(lambda redis: redis.mget(names))
         return found if found is None else [value.decode() if value else None for value in found]
+
+    async def held(self) -> tuple[int, int | None] | None:
+        """How many reports are held, and since when (epoch ms) the oldest; None where the index can't say.
+
+        Cheap, however many there are: the log is asked of the oldest alone, and what is decided is taken out.
+        """
+
+        async def look(redis: Redis) -> list[Any]:
+            async with redis.pipeline(transaction=True) as pipe:
+                self._gate.look_if_ready(pipe, SERVICE)
+                pipe.zcard(keys.reports_held())
+                pipe.zrange(keys.reports_held(), 0, _OLDEST - 1, withscores=True)
+                return await pipe.execute()
+
+        found = None if self.keeper.doubtful else await self._gate.attempt(look)
+        if found is None or not self._gate.was_ready(found[0], found[1]):
+            return None
+        count, oldest = int(found[2]), [(period.decode(), int(at)) for period, at in found[3]]
+        for passed, (period_id, at) in enumerate(oldest):
+            if await self._is_held(period_id):
+                return count - passed, at
+        return count - len(oldest), None
+
+    async def _is_held(self, period_id: str) -> bool:
+        report = await self._reports.report(period_id)
+        if report is not None and report.state.status is ReportStatus.HELD:
+            return True
+        await self._gate.attempt(lambda redis: redis.zrem(keys.reports_held(), period_id))
+        return False
 
     async def _read(self, redis: Redis, name: str, after: Place | None, limit: int) -> list[Place] | None:
         """Read in one transaction with the mark that the index is whole: no flush comes in between."""
@@ -190,6 +220,10 @@ async def _write(redis: Redis, reports: list[tuple[ReportState, str | None]]) ->
             entry = {report.period_id: report.created_at}
             pipe.set(keys.period_session(report.period_id), report.session_id)
             pipe.zadd(keys.reports_all(), entry)
+            if report.status is ReportStatus.HELD:
+                pipe.zadd(keys.reports_held(), entry)
+            else:
+                pipe.zrem(keys.reports_held(), report.period_id)
             if parent_session_id:
                 pipe.zadd(keys.reports_of_parent(parent_session_id), entry)
         await pipe.execute()

@@ -8,6 +8,7 @@ from upcall_shell.commands import CommandDesk
 from upcall_shell.process import Service
 
 from .dispatching import Dispatcher
+from .figures import DispatchFigures
 from .handlers.cascade import Cascade
 from .handlers.continuing import Continuing
 from .handlers.opening import Opening
@@ -62,6 +63,7 @@ def build(settings: SessionSettings) -> Service:
     )
     service.on_queries(queries.handlers())
     _hear_heartbeats(service, leases)
+    DispatchFigures(service.dispatch).add_to(service.figures)
     service.in_background(index.keeper.run)
     service.in_background(lambda: overdue.run(timers.fire))
     service.in_background(Sweeper(service, sessions, leases).run)

@@ -16,13 +16,16 @@ from nats.aio.client import Client
 from upcall_contracts import streams, subjects
 
 from . import tracing
+from .backlog import Backlog
 from .commands import CommandDesk, CommandHandler
 from .dead_letters import DeadLetters
 from .delivery import Deliveries, Handle, Park
 from .errors import Unavailable
+from .figures import Figures
 from .health import HealthServer
 from .jetstream import StreamClient
 from .logs import configure_logs
+from .metrics import LOG_LIMIT, READY
 from .nats_client import SturdyBroker
 from .queries import QueryDesk, QueryHandler
 from .redis_gate import RedisGate
@@ -79,6 +82,11 @@ class Service:
         self._deliveries: list[Deliveries] = []
         self._query_desks: list[QueryDesk] = []
         self._consumers: list[streams.ConsumerDefinition] = []
+        self.figures = Figures(settings.figures_ms)
+        """What is read on a slow schedule; a service adds its own."""
+        self.figures.add("ready", self._set_ready, READY)
+        Backlog(self.log, self._consumers).add_to(self.figures)
+        LOG_LIMIT.set(settings.max_log_bytes)
         self._background: list[Callable[[], Awaitable[None]]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._before: list[Callable[[], Awaitable[None]]] = []
@@ -171,6 +179,10 @@ class Service:
             "serving": self._serving,
         }
 
+    async def _set_ready(self) -> None:
+        for name, good in (await self.checks()).items():
+            READY.labels(name).set(good)
+
     async def overloaded(self) -> bool:
         """Whether the log is over UPCALL_MAX_LOG_BYTES: then nothing new is opened."""
         read_at, size = self._size
@@ -192,6 +204,7 @@ class Service:
 
     async def _start(self) -> None:
         self._health.start()
+        self._tasks.append(asyncio.create_task(self._keep_running(self.figures.run)))
         while self._client is None:
             try:
                 self._client = await self.broker.connect()
@@ -216,7 +229,7 @@ class Service:
         return missing
 
     async def _started(self) -> None:
-        self._tasks = [asyncio.create_task(self._keep_running(work)) for work in self._background]
+        self._tasks += [asyncio.create_task(self._keep_running(work)) for work in self._background]
         self._serving = True
         logger.info("serving")
 

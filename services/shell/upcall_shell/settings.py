@@ -30,6 +30,8 @@ class ShellSettings(BaseSettings):
     """How long a graceful stop waits for what is in hand."""
     retry_ms: str = "1000,5000,30000"
     """How long a message waits that could not be handled once, twice, three times and more."""
+    figures_ms: int = Field(default=15_000, gt=0)
+    """How often gauges are read that describe the whole deployment."""
     max_log_bytes: int = Field(default=10_000_000_000, gt=0)
     """Over it, what opens something is refused as overloaded."""
 

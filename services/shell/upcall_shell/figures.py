@@ -1,0 +1,69 @@
+"""Gauges that are read on a slow schedule, since nobody counts them on the way.
+
+What can't be read is unknown (NaN, or no sample where there are labels), for a stale number is worse than
+none; and nothing that happens here reaches the service.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+from prometheus_client import Gauge
+
+from .errors import Unavailable
+from .metrics import FIGURES_FAILED
+
+logger = structlog.get_logger()
+_WITHIN_S = 10.0
+
+Read = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    name: str
+    read: Read
+    gauges: Sequence[Gauge]
+
+    def unknown(self) -> None:
+        for gauge in self.gauges:
+            gauge.clear()
+            with suppress(ValueError):  # one that has labels has no value of its own
+                gauge.set(math.nan)
+
+
+class Figures:
+    """The gauges of one process that describe more than the process itself."""
+
+    def __init__(self, every_ms: int) -> None:
+        self._every_s = every_ms / 1000
+        self._figures: list[_Figure] = []
+
+    def add(self, name: str, read: Read, *gauges: Gauge) -> None:
+        """Have `read` set these gauges again and again; unknown until it has, and whenever it raises."""
+        figure = _Figure(name, read, gauges)
+        figure.unknown()
+        self._figures.append(figure)
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            for figure in self._figures:
+                await self._read(figure)
+            await asyncio.sleep(self._every_s)
+
+    async def _read(self, figure: _Figure) -> None:
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                await figure.read()
+        except (Unavailable, TimeoutError) as error:
+            logger.debug("not read", figure=figure.name, error=str(error))
+        except Exception:
+            logger.exception("not read", figure=figure.name)
+        else:
+            return
+        FIGURES_FAILED.labels(figure.name).inc()
+        figure.unknown()
