@@ -125,7 +125,7 @@ async def test_with_spans_it_carries_the_span(nc: Client) -> None:
 async def test_a_deadline_fires_in_the_context_in_which_it_was_set(nc: Client) -> None:
     """JetStream copies the headers from the schedule to what fires."""
     stream = StreamClient(lambda: nc, streams.TIMERS)
-    schedule, due = streams.question_timer("traced")
+    schedule, due = streams.question_timer("traced-run", "traced")
     with tracing.carrying(TRACE):
         await Timers(stream).set((schedule, due), time.time_ns() // 1_000_000, {})
 
