@@ -68,9 +68,8 @@ class Spans:
         """Note an entry of the log on the span in hand, and the ids by which one looks for it."""
         span = trace.get_current_span()
         if span.is_recording():
-            ids = {f"upcall.{name}": id_ for name, id_ in log.ids(subject).items()}
-            span.add_event("stored", {"messaging.destination.name": subject, **ids})
-            span.set_attributes(ids)
+            span.add_event("stored", {"messaging.destination.name": subject})
+            span.set_attributes({f"upcall.{name}": id_ for name, id_ in log.ids(subject).items()})
 
     def answered(self, code: str) -> None:
         """Note what came of a command."""
