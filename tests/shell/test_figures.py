@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
 from tests.question_broker.world import eventually
 from upcall_shell.errors import Unavailable
-from upcall_shell.figures import Figures
+from upcall_shell.figures import Figures, age_s
 
 
 @asynccontextmanager
@@ -24,6 +24,14 @@ async def _running(figures: Figures) -> AsyncIterator[None]:
 
 def _failures(name: str) -> float:
     return REGISTRY.get_sample_value("upcall_figures_failed_total", {"figure": name}) or 0.0
+
+
+def test_the_age_of_the_oldest() -> None:
+    """None: 0. Not found yet among what the index has left over: unknown, and not 0."""
+    assert age_s(0, None) == 0
+    assert math.isnan(age_s(5, None))
+    assert age_s(5, 0) > 1e9
+    assert age_s(1, 10**15) == 0  # JetStream's clock is ahead of ours
 
 
 async def test_what_fails_is_unknown_and_the_next_is_read_all_the_same() -> None:

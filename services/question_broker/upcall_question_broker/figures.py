@@ -1,9 +1,7 @@
 """What the broker says of all open questions, read from the index on a slow schedule."""
 
-import time
-
 from upcall_shell.errors import Unavailable
-from upcall_shell.figures import Figures
+from upcall_shell.figures import Figures, age_s
 
 from .index import QuestionIndex
 from .metrics import OLDEST, OPEN
@@ -26,4 +24,4 @@ class QuestionFigures:
             raise Unavailable("the index is not whole")
         count, since = found
         OPEN.set(count)
-        OLDEST.set(max(0.0, time.time() - since / 1000) if since is not None else 0)
+        OLDEST.set(age_s(count, since))

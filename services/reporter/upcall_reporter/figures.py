@@ -1,9 +1,7 @@
 """What the reporter says of all held reports, read from the index on a slow schedule."""
 
-import time
-
 from upcall_shell.errors import Unavailable
-from upcall_shell.figures import Figures
+from upcall_shell.figures import Figures, age_s
 
 from .metrics import HELD, OLDEST
 from .stores import ReportIndex
@@ -26,4 +24,4 @@ class ReportFigures:
             raise Unavailable("the index is not whole")
         count, since = found
         HELD.set(count)
-        OLDEST.set(max(0.0, time.time() - since / 1000) if since is not None else 0)
+        OLDEST.set(age_s(count, since))

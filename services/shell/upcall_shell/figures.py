@@ -6,6 +6,7 @@ none; and nothing that happens here reaches the service.
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,14 @@ class _Figure:
             gauge.clear()
             with suppress(ValueError):  # one that has labels has no value of its own
                 gauge.set(math.nan)
+
+
+def age_s(count: int, since: int | None) -> float:
+    """The age in seconds of the oldest of `count`, which began at epoch ms `since`; 0 if there is none, and
+    unknown while only leftovers of the index were found before it."""
+    if since is None:
+        return math.nan if count else 0.0
+    return max(0.0, time.time() - since / 1000)
 
 
 class Figures:
