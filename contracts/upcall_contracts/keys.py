@@ -26,8 +26,8 @@ def failures(consumer: str, seq: int) -> str:
 
 
 def command(key: str) -> str:
-    """What a command caused: its fingerprint and the ids by which its record is found."""
-    return f"{PREFIX}command:{key}"
+    """Hash of the tries of a command: by aggregate and fingerprint, where its entry can stand and when."""
+    return f"{PREFIX}commands:{key}"
 
 
 def run_session(run_id: str) -> str:

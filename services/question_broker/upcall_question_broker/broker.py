@@ -4,13 +4,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
 from upcall_contracts import refusals, streams
 from upcall_contracts.commands import QuestionAnswer, QuestionAsk, QuestionCancel
 from upcall_contracts.errors import Refusal
-from upcall_contracts.ids import derive_id
 from upcall_contracts.log import CommandMark
 from upcall_contracts.records import QuestionRecord, QuestionStatus
 from upcall_contracts.states import SessionState
@@ -82,7 +82,7 @@ class Broker:
         early = refuse_early(body)
         if early is not None and body.attempt is not None:
             return early  # else a runner is told first that its attempt is missing
-        request_id = derive_id("q_", command.caller, "question.ask", command.command_id)
+        request_id = command.derive_id("q_")
         async with self._gate.lock(f"question:{run_id}") as turn:
             outcome = await self._ask_decided(command, request_id, turn, overloaded=overloaded)
             if not isinstance(outcome, QuestionRecord) or outcome.status is not QuestionStatus.WAITING:
@@ -113,6 +113,7 @@ class Broker:
             return await self._carry_out(run_id, loaded, decided, now, mark)
 
         outcome = await self._until_decided(run_id, step, turn)
+        await self._forget_refused(command, run_id, outcome)
         if scheduled:
             await self._mend_deadline(run_id, request_id, now + body.timeout_ms, outcome)
         return outcome
@@ -122,7 +123,9 @@ class Broker:
         session_id = await self._index.session_of_run(run_id)
         (child, parent), elsewhere = await asyncio.gather(
             self._sessions.load_with_parent(session_id),
-            self._index.other_run_of_question(request_id, run_id) if command.given_id else _no(),
+            self._index.was_asked_elsewhere(command.mark(), request_id, run_id)
+            if command.given_id
+            else _no(),
         )
         run = await self._sessions.run(child, run_id)
         open_question = await self._open(run_id, loaded)
@@ -166,6 +169,8 @@ class Broker:
             return refusals.unknown_request(body.request_id)
         mark = command.mark()
 
+        elsewhere = asyncio.ensure_future(self._ended_elsewhere(command, run_id))
+
         async def step(fresh: bool) -> Result | None:
             around = await self._around(run_id, body.request_id, fresh=fresh)
             decided = decide_answer(
@@ -177,13 +182,19 @@ class Broker:
                 body,
                 mark,
                 command.stored_at,
+                elsewhere=await elsewhere,
             )
             if isinstance(decided, Refusal) and not fresh:
                 return None  # what this process remembers may be old: no refusal rests on it
             return await self._carry_out(run_id, around.loaded, decided, command.stored_at, mark)
 
-        async with self._gate.lock(f"question:{run_id}") as turn:
-            return await self._until_decided(run_id, step, turn)
+        try:
+            async with self._gate.lock(f"question:{run_id}") as turn:
+                outcome = await self._until_decided(run_id, step, turn)
+        finally:
+            elsewhere.cancel()
+        await self._forget_refused(command, run_id, outcome)
+        return outcome
 
     async def cancel(self, command: Command[QuestionCancel]) -> Result:
         """Cancel a question: the record as it stands, or why not."""
@@ -205,13 +216,28 @@ class Broker:
                 body,
                 mark,
                 command.stored_at,
+                elsewhere=elsewhere,
             )
             return await self._carry_out(run_id, around.loaded, decided, command.stored_at, mark)
 
+        elsewhere = await self._ended_elsewhere(command, run_id)
         async with self._gate.lock(f"question:{run_id}") as turn:
-            return await self._until_decided(run_id, step, turn)
+            outcome = await self._until_decided(run_id, step, turn)
+        await self._forget_refused(command, run_id, outcome)
+        return outcome
 
     # What they share
+
+    async def _ended_elsewhere(
+        self, command: Command[QuestionAnswer] | Command[QuestionCancel], run_id: str
+    ) -> bool:
+        """Whether the command's id has ended a question of another run; without one it has not."""
+        return command.given_id is not None and await self._index.has_ended_elsewhere(command.mark(), run_id)
+
+    async def _forget_refused(self, command: Command[Any], run_id: str, outcome: Result) -> None:
+        """A refusal is not remembered, so the same id may be used for something else after it."""
+        if command.given_id is not None and isinstance(outcome, Refusal):
+            await self._index.commands.refused(command.mark(), run_id)
 
     async def _until_decided(
         self, run_id: str, step: Callable[[bool], Awaitable[Result | None]], turn: Turn

@@ -2,12 +2,16 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from redis.asyncio import Redis
 
 from upcall_contracts import keys
+from upcall_contracts.log import CommandMark
 from upcall_contracts.records import QuestionRecord, QuestionStatus
+from upcall_shell.command_index import CommandIndex, Try, add_from_log
 from upcall_shell.indexing import IndexKeeper
 from upcall_shell.redis_gate import RedisCommand, RedisGate
 
@@ -17,6 +21,7 @@ SERVICE: Final = "question_broker"
 _CACHED: Final = 100_000
 _BATCH: Final = 500
 _OLDEST: Final = 32  # looked up in the log at a time
+_LOOK_S: Final = 0.05
 
 
 class Known:
@@ -48,6 +53,7 @@ class QuestionIndex:
         self._waiting: list[QuestionRecord] = []
         self._read = asyncio.Event()
         self.keeper = IndexKeeper(gate, SERVICE, self._rebuild)
+        self.commands = CommandIndex(gate, SERVICE)
 
     async def found_waiting(self) -> list[QuestionRecord]:
         """The questions that waited when the index was last read from the log; each reading is told once."""
@@ -65,18 +71,31 @@ class QuestionIndex:
         key = keys.question_run(request_id)
         return await self._find(key) or self._remember(key, await self._questions.find_run(request_id))
 
-    async def other_run_of_question(self, request_id: str, run_id: str) -> bool:
-        """Whether a question that this run is about to ask was asked by another run before.
+    async def was_asked_elsewhere(self, mark: CommandMark, request_id: str, run_id: str) -> bool:
+        """Whether a question that this run is about to ask was asked by another run before, or just now.
 
         Where the index is whole its silence is believed; else the log is searched.
         """
-        key = keys.question_run(request_id)
-
-        found = await self._gate.run(("MGET", key, keys.ready(SERVICE)))
-        if found is not None and found[0][0] is None and found[0][1] is not None:
+        tries = await self.commands.tried(mark, run_id, 0)
+        others = tries.of_others(run_id, mark) if tries is not None else []
+        if tries is not None and tries.whole and not others:
             return False
-        run = await self._questions.find_run(request_id)
-        return run is not None and run != run_id
+
+        async def is_there() -> bool:
+            return await self._questions.find_run(request_id) not in {None, run_id}
+
+        return await _seen(is_there, others)
+
+    async def has_ended_elsewhere(self, mark: CommandMark, run_id: str) -> bool:
+        """Whether an answer or cancel of this id has ended a question of another run, or does so just now."""
+        tries = await self.commands.tried(mark, run_id, 0)
+        others = tries.of_others(run_id, mark) if tries is not None else []
+
+        async def is_there() -> bool:
+            states = [(await self._questions.load(each.place)).state for each in others]
+            return any(q.end_key == mark.key for state in states if state for q in state.questions)
+
+        return bool(others) and await _seen(is_there, others)
 
     async def _find(self, key: str) -> str | None:
         known = self._known.get(key)
@@ -145,17 +164,25 @@ class QuestionIndex:
         await self._gate.attempt(lambda redis: redis.zrem(keys.questions_open(), request_id))
         return False
 
-    async def _read_log(self, parent_session_id: str | None = None) -> list[QuestionRecord]:
-        """All questions as they stand, or those put to a session."""
+    async def _read_log(
+        self, parent_session_id: str | None = None, marks: list[tuple[CommandMark, str]] | None = None
+    ) -> list[QuestionRecord]:
+        """All questions as they stand, or those put to a session; and the commands, with the runs they were
+        carried out on."""
         last: dict[str, QuestionRecord] = {}
-        async for record in self._questions.all():
+        async for record, mark in self._questions.all():
             if parent_session_id in {None, record.parent_session_id}:
                 last[record.request_id] = record
                 self._known.put(keys.question_run(record.request_id), record.child_run_id or "")
+                if mark is not None and marks is not None:
+                    marks.append((mark, record.child_run_id or ""))
         return list(last.values())
 
     async def _rebuild(self) -> None:
-        records = await self._read_log()
+        marks: list[tuple[CommandMark, str]] = []
+        records = await self._read_log(marks=marks)
+        for begin in range(0, len(marks), _BATCH):
+            await self._gate.attempt(partial(_write_marks, marks=marks[begin : begin + _BATCH]))
         for begin in range(0, len(records), _BATCH):
             batch = records[begin : begin + _BATCH]
 
@@ -163,6 +190,24 @@ class QuestionIndex:
             await self._gate.run(*changes)
         self._waiting = [r for r in records if r.status is QuestionStatus.WAITING]
         self._read.set()
+
+
+async def _seen(is_there: Callable[[], Awaitable[bool]], others: Sequence[Try]) -> bool:
+    """Whether the log has it, once nobody has it in hand any more."""
+    while True:
+        in_hand = any(each.in_hand() for each in others)
+        if await is_there():
+            return True
+        if not in_hand:
+            return False
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _write_marks(redis: Redis, *, marks: Sequence[tuple[CommandMark, str]]) -> list[Any]:
+    pipe = redis.pipeline(transaction=False)
+    for mark, run_id in marks:
+        add_from_log(pipe, mark, run_id, 1)
+    return await pipe.execute()
 
 
 def _list_name(parent_session_id: str | None, *, waiting: bool) -> str:

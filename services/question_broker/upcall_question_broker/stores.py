@@ -138,11 +138,12 @@ class Questions:
         stored = await self._stream.last(log.question_anywhere_filter(request_id))
         return None if stored is None else log.tokens(stored.subject)[1]
 
-    async def all(self) -> AsyncIterator[QuestionRecord]:
-        """The questions of the whole log, each event's record in order: the last one of an id counts."""
+    async def all(self) -> AsyncIterator[tuple[QuestionRecord, CommandMark | None]]:
+        """The questions of the whole log, each event's record in order (the last one of an id counts), with
+        the command that it carries out."""
         async for stored in self._stream.scan([log.QUESTION_GUARD_ALL]):
             try:
-                yield read_record(stored)
+                yield read_record(stored), read_mark(stored)
             except Unreadable as error:  # of one run; what concerns all others must go on
                 logger.error("unreadable entry", error=str(error))
 
@@ -169,6 +170,12 @@ def read_record(stored: Stored) -> QuestionRecord:
         return QuestionRecord.model_validate(json.loads(stored.body)["data"])
     except (ValueError, KeyError, TypeError) as error:
         raise Unreadable(f"{stored.subject} at {stored.seq}: {error!r}") from error
+
+
+def read_mark(stored: Stored) -> CommandMark | None:
+    """The command that an entry carries out."""
+    mark = json.loads(stored.body).get("command")
+    return None if mark is None else CommandMark.model_validate(mark)
 
 
 def _item(record: QuestionRecord) -> Item:

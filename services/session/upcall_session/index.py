@@ -3,7 +3,7 @@
 All of it follows from the log, and whoever reads it falls back on the log.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
 import structlog
@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from upcall_contracts import keys, log
 from upcall_contracts.states import SessionState
+from upcall_shell.command_index import CommandIndex, add_from_log
 from upcall_shell.indexing import IndexKeeper
 from upcall_shell.redis_gate import RedisGate
 
@@ -24,26 +25,20 @@ logger = structlog.get_logger()
 SERVICE: Final = "session"
 _RUNS_CACHED: Final = 100_000
 _BATCH: Final = 500
-_COMMAND_S: Final = 40 * 86_400
-"""How long a command is remembered here, in seconds: longer than a tree in which nothing happens is kept."""
-_CLAIM: Final = """
-local before = redis.call('GET', KEYS[1])
-if before then return tonumber(before) end
-local whole = redis.call('EXISTS', KEYS[2]) == 1
-redis.call('SET', KEYS[1], whole and ARGV[1] or '0', 'EX', ARGV[2])
-return whole and -1 or 0
-"""
-"""Where the index may lack something, the command may have been tried at any time before."""
+
+Write = Callable[[Any], Any]
+"""What is to be written, within a pipeline."""
 
 
 class SessionIndex:
-    """Finds a run's session, where a history begins, and whether a command came before."""
+    """Finds a run's session, where a history begins, and where a command was tried before."""
 
     def __init__(self, gate: RedisGate, sessions: SessionLog) -> None:
         self._gate = gate
         self._sessions = sessions
         self._run_sessions: Recent[str] = Recent(_RUNS_CACHED)
         self.keeper = IndexKeeper(gate, SERVICE, self._rebuild)
+        self.commands = CommandIndex(gate, SERVICE)
 
     # Runs
 
@@ -84,25 +79,25 @@ class SessionIndex:
 
         async def look(redis: Redis) -> list[Any]:
             async with redis.pipeline(transaction=True) as pipe:
-                pipe.exists(keys.ready(SERVICE))
+                self._gate.look_if_ready(pipe, SERVICE)
                 pipe.zrevrangebyscore(keys.history(session_id), index, "-inf", start=0, num=1)
                 return await pipe.execute()
 
-        found = await self._gate.attempt(look)
-        return int(found[1][0]) if found and found[0] and found[1] else 1
+        found = await self._look(look)
+        return int(found[0]) if found else 1
 
     async def all_sessions(self) -> list[str]:
         """Every session, oldest first."""
 
         async def look(redis: Redis) -> list[Any]:
             async with redis.pipeline(transaction=True) as pipe:
-                pipe.exists(keys.ready(SERVICE))
+                self._gate.look_if_ready(pipe, SERVICE)
                 pipe.zrange(keys.sessions_all(), 0, -1)
                 return await pipe.execute()
 
-        found = await self._gate.attempt(look)
-        if found and found[0]:
-            return [cast(bytes, each).decode() for each in found[1]]
+        found = await self._look(look)
+        if found is not None:
+            return [cast(bytes, each).decode() for each in found]
         sessions: dict[str, None] = {}
         async for stored, _ in self._sessions.scan([log.SESSION_GUARD_ALL]):
             sessions[log.tokens(stored.subject)[1]] = None
@@ -125,27 +120,19 @@ class SessionIndex:
             self._run_sessions.pop(run_id, None)
         await self.keeper.write(write)
 
-    # Commands
-
-    async def claim_command(self, key: str, session_id: str, seq: int) -> int | None:
-        """Where to look for a command that may have been carried out on a session before.
-
-        Notes that it is tried now, at sequence `seq` of the log. Returns the sequence at which it was first
-        tried; 0 for: anywhere; None where this is the first time.
-        """
-
-        names = [keys.command(f"{key}/{session_id}"), keys.ready(SERVICE)]
-        found = await self._gate.attempt(lambda redis: _claim(redis, names, seq))
+    async def _look(self, look: Callable[[Redis], Awaitable[list[Any]]]) -> list[Any] | None:
+        """Use Redis for what an index that is whole says; None where it is not, or Redis is away."""
+        found = None if self.keeper.doubtful else await self._gate.attempt(look)
         if found is None:
-            await self.keeper.write(lambda redis: redis.ping())  # what was not noted makes it doubtful
-            return 0
-        return None if found < 0 else found
+            return None
+        mark, server, answer = found
+        return answer if self._gate.was_ready(mark, server) else None
 
     # The whole of it
 
     async def _rebuild(self) -> None:
         states: dict[str, SessionState] = {}
-        batch: list[tuple[str, Any, Any]] = []
+        batch: list[Write] = []
         async for stored, entry in self._sessions.scan([log.SESSION_GUARD_ALL]):
             session_id = str(entry["session_id"])
             states[session_id] = read_state(entry)
@@ -155,38 +142,35 @@ class SessionIndex:
                 batch = []
         now = now_ms()
         for state in states.values():
-            batch.append(("zadd", keys.sessions_all(), {state.session_id: state.created_at}))
+            batch.append(_in_order(keys.sessions_all(), {state.session_id: state.created_at}))
             if is_leased(state) or is_unfinished(state):
                 # A whole lease from now on: whoever beats has the time to be heard.
-                batch.append(("zadd", keys.leases(), {state.session_id: now + state.lease_ms}))
+                batch.append(_in_order(keys.leases(), {state.session_id: now + state.lease_ms}))
         await self._write(batch)
 
-    async def _write(self, batch: Sequence[tuple[str, Any, Any]]) -> None:
+    async def _write(self, batch: Sequence[Write]) -> None:
         async def write(redis: Redis) -> list[Any]:
             async with redis.pipeline(transaction=False) as pipe:
-                for verb, key, value in batch:
-                    if verb == "zadd":
-                        pipe.zadd(key, value)
-                    else:
-                        pipe.set(key, value, ex=_COMMAND_S if verb == "command" else None)
+                for each in batch:
+                    each(pipe)
                 return await pipe.execute()
 
         await self._gate.attempt(write)
 
 
-async def _claim(redis: Redis, names: list[str], seq: int) -> int:
-    answer: Any = redis.eval(_CLAIM, len(names), *names, str(seq), str(_COMMAND_S))
-    return int(await answer)
+def _in_order(name: str, members: dict[str, int]) -> Write:
+    return lambda pipe: pipe.zadd(name, members)
 
 
-def _writes(session_id: str, seq: int, entry: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+def _writes(session_id: str, seq: int, entry: dict[str, Any]) -> list[Write]:
     """What an entry adds to the index."""
-    found: list[tuple[str, Any, Any]] = []
+    found: list[Write] = []
     mark = read_mark(entry)
     if mark is not None:
-        found.append(("command", keys.command(f"{mark.key}/{session_id}"), seq - 1))
+        found.append(lambda pipe: add_from_log(pipe, mark, session_id, seq))
     if entry.get("history"):
-        found.append(("zadd", keys.history(session_id), {str(seq): int(entry["history"][0]["index"])}))
-    if entry["run_id"]:
-        found.append(("set", keys.run_session(str(entry["run_id"])), session_id))
+        found.append(_in_order(keys.history(session_id), {str(seq): int(entry["history"][0]["index"])}))
+    run_id = str(entry["run_id"] or "")
+    if run_id:
+        found.append(lambda pipe: pipe.set(keys.run_session(run_id), session_id))
     return found

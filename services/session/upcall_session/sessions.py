@@ -11,10 +11,10 @@ from typing import Final
 
 import structlog
 
-from upcall_contracts import log, refusals, streams
+from upcall_contracts import streams
 from upcall_contracts.errors import Refusal
 from upcall_contracts.records import ItemKind, RunStatus
-from upcall_contracts.states import DoneCommand, SessionState
+from upcall_contracts.states import SessionState
 from upcall_shell import tracing
 from upcall_shell.errors import Conflict
 from upcall_shell.redis_gate import RedisGate
@@ -29,10 +29,11 @@ from .decisions.results import Asked, Decided, NotYet, Repeated
 from .decisions.rules import Rules
 from .decisions.soundness import unsound
 from .dispatching import Dispatcher
+from .earlier import Earlier
 from .inbox_store import InboxItem, InboxStore
 from .index import SessionIndex
 from .leases import Leases
-from .log_store import Loaded, SessionLog, read_mark, read_state
+from .log_store import Loaded, SessionLog
 from .overdue import Overdue
 from .redelivery import is_redelivery
 
@@ -86,6 +87,7 @@ class Sessions:
         self.index = index
         self.leases = leases
         self.rules = rules
+        self._earlier = Earlier(sessions, index.commands, index.keeper)
         self._dispatcher = dispatcher
         self._timers = timers
         self._overdue = overdue
@@ -126,8 +128,10 @@ class Sessions:
         loaded = await self.log.load(session_id)
         if loaded is None:
             return False
-        known = repeated(loaded.state, asked) or await self._older(session_id, asked, loaded.seq)
-        return isinstance(known, Repeated)
+        known = repeated(loaded.state, asked)
+        if known is not None:
+            return isinstance(known, Repeated)
+        return await self._earlier.was_done(session_id, asked, loaded.seq)
 
     async def advance(self, session_id: str, now: int, *, again: bool = False) -> Loaded | None:
         """Do what a session owes at epoch ms `now`; `again`: also what may have been left out by a crash."""
@@ -152,36 +156,22 @@ class Sessions:
     ) -> Outcome:
         decision = await decide(loaded.state if loaded else None)
         if asked is not None and not isinstance(decision, Repeated):
-            older = await self._older(session_id, asked, loaded.seq if loaded else 0)
-            if older is not None:
-                return Outcome(older, loaded)
+            earlier = await self._earlier.find(session_id, asked, loaded.seq if loaded else 0)
+            if earlier is not None:
+                return Outcome(earlier, loaded)
         final: Decision = decision
         while isinstance(decision, Decided):
             loaded, final = await self._commit(loaded, decision)
             if not decision.more:
                 break
             decision = final = await decide(loaded.state)
+        if asked is not None and isinstance(final, Refusal):
+            await self._earlier.refused(session_id, asked)
         if loaded is None:
             return Outcome(final, None)
         if is_redelivery():
             await self._follow_again(loaded.state)
         return Outcome(final, await self._advance(loaded, now if now is not None else now_ms()))
-
-    async def _older(self, session_id: str, asked: Asked, seq: int) -> Repeated | Refusal | None:
-        """Whether the command was carried out so long ago that the state has forgotten it."""
-        given = not asked.command_id.startswith("seq:")
-        if not given and not is_redelivery():
-            return None
-        since = await self.index.claim_command(asked.mark.key, session_id, seq) if given else 0
-        if since is None or seq == 0:
-            return None
-        async for _, entry in self.log.scan([log.session_guard(session_id)], since + 1):
-            mark = read_mark(entry)
-            if mark is not None and mark.key == asked.mark.key:
-                if mark.fingerprint != asked.mark.fingerprint:
-                    return refusals.command_id_reused(asked.command_id)
-                return Repeated(_result(read_state(entry), mark.key))
-        return None
 
     # Committing
 
@@ -318,8 +308,3 @@ class Sessions:
             return inbox.forget(state, await self.emptied(state), now_ms())
 
         await self.change(session_id, decide)
-
-
-def _result(state: SessionState, key: str) -> dict[str, int | str | None]:
-    found: DoneCommand | None = next((done for done in state.done if done.key == key), None)
-    return found.result if found is not None else {}

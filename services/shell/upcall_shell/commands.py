@@ -12,6 +12,7 @@ from nats.aio.msg import Msg
 from upcall_contracts import refusals, subjects
 from upcall_contracts.commands import CommandBody
 from upcall_contracts.errors import ErrorCode, Refusal, ok
+from upcall_contracts.ids import derive_id
 from upcall_contracts.log import CommandMark
 from upcall_contracts.parsing import body_fingerprint, parse_command_message
 
@@ -44,14 +45,18 @@ class Command(Generic[B]):
     """The command_id; null where none was given."""
 
     @property
-    def command_id(self) -> str:
-        """What names it: the command_id, or the stream's sequence where none was given."""
-        return self.given_id if self.given_id is not None else f"seq:{self.seq}"
-
-    @property
     def key(self) -> str:
-        """What makes it the same command when it is sent, or delivered, again."""
-        return f"{self.caller}/{self.noun}.{self.verb}/{self.command_id}"
+        """What makes it the same command when it is sent, or delivered, again.
+
+        The command_id, or the stream's sequence where none was given: apart, so that no id passes for one.
+        """
+        verb = f"{self.caller}/{self.noun}.{self.verb}"
+        return f"{verb}/{self.given_id}" if self.given_id is not None else f"{verb}#{self.seq}"
+
+    def derive_id(self, prefix: str) -> str:
+        """The id of what it makes."""
+        name = (self.given_id,) if self.given_id is not None else ("#", str(self.seq))
+        return derive_id(prefix, self.caller, f"{self.noun}.{self.verb}", *name)
 
     def mark(self) -> CommandMark:
         """What the entry that carries it out remembers of it."""

@@ -21,16 +21,19 @@ def decide_answer(
     body: QuestionAnswer,
     mark: CommandMark,
     now: int,
+    *,
+    elsewhere: bool = False,
 ) -> Decided | Repeated | EndFirst | Refusal:
     """Decide an answer that JetStream stored at epoch ms `now`.
 
     To an ended question it comes late: Decided is then the event that keeps its text, and the caller is
-    refused all the same (`late_refusal`). The answer that ended a question decides nothing new when it comes
+    refused all the same (`late_refusal`). `elsewhere`: an answer of the same command_id has ended a question
+    of another run. The answer that ended a question decides nothing new when it comes
     again, whatever its sender may do by then.
     """
     if questions is None or record is None:
         return refusals.unknown_request(body.request_id)
-    repeated = ending.repeated(questions, mark, body.command_id)
+    repeated = ending.repeated(questions, mark, body.command_id, elsewhere=elsewhere)
     if repeated is not None:
         return repeated
     if not access.may_answer(caller, questions.parent_session_id, parent):

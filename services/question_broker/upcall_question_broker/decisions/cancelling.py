@@ -22,15 +22,17 @@ def decide_cancel(
     body: QuestionCancel,
     mark: CommandMark,
     now: int,
+    *,
+    elsewhere: bool = False,
 ) -> Decided | Repeated | EndFirst | Refusal:
     """Decide a cancel at epoch ms `now`. `record` is the question named, or by run the one that waits; `run`
-    is the run that asked.
+    is the run that asked. `elsewhere`: a cancel of the same command_id has ended a question of another run.
 
     The cancel that ended a question decides nothing new when it comes again, whatever its sender may do by
     then.
     """
     if questions is not None:
-        repeated = ending.repeated(questions, mark, body.command_id)
+        repeated = ending.repeated(questions, mark, body.command_id, elsewhere=elsewhere)
         if repeated is not None:
             return repeated
     heard = child is not None and (access.may_cancel(caller, child) or access.spoke_for(caller, child, run))

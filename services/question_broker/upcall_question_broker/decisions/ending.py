@@ -47,14 +47,17 @@ def with_brief(questions: QuestionsState, request_id: str, changes: dict[str, An
 
 
 def repeated(
-    questions: QuestionsState, mark: CommandMark, command_id: str | None
+    questions: QuestionsState, mark: CommandMark, command_id: str | None, *, elsewhere: bool = False
 ) -> Repeated | Refusal | None:
-    """What a command that ended a question of this run before comes to: it decides nothing new."""
+    """What a command that ended a question before comes to: it decides nothing new.
+
+    `elsewhere`: one of this id has ended a question of another run.
+    """
     for brief in questions.questions:
         if brief.end_key == mark.key:
             same = brief.end_fingerprint == mark.fingerprint
             return Repeated(brief.request_id) if same else refusals.command_id_reused(command_id or "")
-    return None
+    return refusals.command_id_reused(command_id or "") if elsewhere else None
 
 
 def timed_out(questions: QuestionsState, record: QuestionRecord, now: int) -> Decided:

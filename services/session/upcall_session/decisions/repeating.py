@@ -16,7 +16,7 @@ def repeated(state: SessionState, asked: Asked) -> Repeated | Refusal | None:
     for done in state.done:
         if done.key == asked.mark.key:
             if done.fingerprint != asked.mark.fingerprint:
-                return refusals.command_id_reused(asked.command_id)
+                return refusals.command_id_reused(asked.command_id or "")
             return Repeated(done.result)
     return None
 

@@ -18,8 +18,8 @@ class Asked:
     caller: str
     mark: CommandMark
     """What the entry remembers of it."""
-    command_id: str
-    """The command_id, or what stands in for it."""
+    command_id: str | None
+    """The command_id; None where none was given."""
     now: int
     """Epoch ms at which JetStream stored it: the command's time."""
     decided_at: int = 0

@@ -4,7 +4,6 @@ from typing import Any, TypeVar
 
 from upcall_contracts.commands import CommandBody
 from upcall_contracts.errors import Refusal
-from upcall_contracts.ids import derive_id
 from upcall_contracts.states import SessionState
 from upcall_session.clock import now_ms
 from upcall_session.decisions.results import Asked, Repeated
@@ -18,12 +17,7 @@ Reply = dict[str, Any] | Refusal
 
 def asked(command: Command[Any]) -> Asked:
     """A command as decisions take it."""
-    return Asked(command.caller, command.mark(), command.command_id, command.stored_at, now_ms())
-
-
-def new_id(prefix: str, command: Command[Any]) -> str:
-    """An id that follows from the command."""
-    return derive_id(prefix, command.caller, f"{command.noun}.{command.verb}", command.command_id)
+    return Asked(command.caller, command.mark(), command.given_id, command.stored_at, now_ms())
 
 
 async def visible_session(

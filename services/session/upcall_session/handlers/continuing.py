@@ -14,7 +14,7 @@ from upcall_session.sessions import Decision, Outcome, Sessions
 from upcall_shell.commands import Command
 
 from .cascade import Cascade
-from .common import Reply, asked, new_id, run_id_of
+from .common import Reply, asked, run_id_of
 
 
 class Continuing:
@@ -32,7 +32,7 @@ class Continuing:
         """session.continue: checked on the session, counted on its parent, begun on the session."""
         if await self._overloaded():
             return refusals.overloaded()
-        who, run_id = asked(command), new_id("r_", command)
+        who, run_id = asked(command), command.derive_id("r_")
         checked = await self._check(command.body, who)
         if isinstance(checked.decision, Refusal):
             return checked.decision

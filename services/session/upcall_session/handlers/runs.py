@@ -13,7 +13,7 @@ from upcall_session.reach import Reach
 from upcall_session.sessions import Decision, Outcome, Sessions
 from upcall_shell.commands import Command
 
-from .common import Reply, asked, new_id, run_id_of
+from .common import Reply, asked, run_id_of
 
 
 class Runs:
@@ -25,7 +25,7 @@ class Runs:
 
     async def start(self, command: Command[RunStart]) -> Reply:
         """run.start: a self host starts a run of its session."""
-        body, who, run_id = command.body, asked(command), new_id("r_", command)
+        body, who, run_id = command.body, asked(command), command.derive_id("r_")
 
         async def decide(state: SessionState | None) -> Decision:
             if state is None:

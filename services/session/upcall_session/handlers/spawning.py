@@ -16,7 +16,7 @@ from upcall_session.sessions import Decision, Sessions
 from upcall_shell.commands import Command
 
 from .cascade import Cascade
-from .common import Reply, asked, new_id
+from .common import Reply, asked
 
 
 class Spawning:
@@ -38,7 +38,7 @@ class Spawning:
         if isinstance(caller, Refusal):
             return caller
         parent, named = caller
-        who, ids = asked(command), NewIds(new_id("s_", command), new_id("r_", command))
+        who, ids = asked(command), NewIds(command.derive_id("s_"), command.derive_id("r_"))
 
         async def count(state: SessionState | None) -> Decision:
             if state is None:
