@@ -26,7 +26,7 @@ def failures(consumer: str, seq: int) -> str:
 
 
 def command(key: str) -> str:
-    """Hash of the tries of a command: by aggregate and fingerprint, where its entry can stand and when."""
+    """Hash of the tries of a command, by aggregate and fingerprint: which it was, and where its entry is."""
     return f"{PREFIX}commands:{key}"
 
 

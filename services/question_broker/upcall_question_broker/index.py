@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from upcall_contracts import keys
 from upcall_contracts.log import CommandMark
 from upcall_contracts.records import QuestionRecord, QuestionStatus
-from upcall_shell.command_index import CommandIndex, Try, add_from_log
+from upcall_shell.command_index import CommandIndex, Tries, Try, add_from_log
 from upcall_shell.indexing import IndexKeeper
 from upcall_shell.redis_gate import RedisCommand, RedisGate
 
@@ -84,7 +84,7 @@ class QuestionIndex:
         async def is_there() -> bool:
             return await self._questions.find_run(request_id) not in {None, run_id}
 
-        return await _seen(is_there, others)
+        return await _seen(is_there, others, tries)
 
     async def has_ended_elsewhere(self, mark: CommandMark, run_id: str) -> bool:
         """Whether an answer or cancel of this id has ended a question of another run, or does so just now."""
@@ -95,7 +95,7 @@ class QuestionIndex:
             states = [(await self._questions.load(each.place)).state for each in others]
             return any(q.end_key == mark.key for state in states if state for q in state.questions)
 
-        return bool(others) and await _seen(is_there, others)
+        return bool(others) and await _seen(is_there, others, tries)
 
     async def _find(self, key: str) -> str | None:
         known = self._known.get(key)
@@ -192,10 +192,10 @@ class QuestionIndex:
         self._read.set()
 
 
-async def _seen(is_there: Callable[[], Awaitable[bool]], others: Sequence[Try]) -> bool:
+async def _seen(is_there: Callable[[], Awaitable[bool]], others: Sequence[Try], tries: Tries | None) -> bool:
     """Whether the log has it, once nobody has it in hand any more."""
     while True:
-        in_hand = any(each.in_hand() for each in others)
+        in_hand = tries is not None and any(tries.in_hand(each) for each in others)
         if await is_there():
             return True
         if not in_hand:

@@ -80,14 +80,14 @@ class Earlier:
 
     async def _elsewhere(self, session_id: str, asked: Asked, tries: Tries | None) -> Refusal | None:
         for other in tries.of_others(session_id, asked.mark) if tries is not None else []:
-            if await self._is_carried_out(other, asked.mark):
+            if tries is not None and await self._is_carried_out(other, asked.mark, tries):
                 return refusals.command_id_reused(asked.command_id or "")
         return None
 
-    async def _is_carried_out(self, other: Try, mine: CommandMark) -> bool:
+    async def _is_carried_out(self, other: Try, mine: CommandMark, tries: Tries) -> bool:
         """Whether another session's log has it, once nobody has it in hand any more."""
         while True:
-            in_hand = other.in_hand()
+            in_hand = tries.in_hand(other)
             async for _, entry in self._sessions.scan([log.session_guard(other.place)], other.since + 1):
                 mark = read_mark(entry)
                 if mark is not None and mark.key == mine.key and mark.fingerprint == other.fingerprint:

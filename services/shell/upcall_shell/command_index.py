@@ -25,14 +25,17 @@ _TRY: Final = """
 local mark = redis.call('GET', KEYS[2])
 local whole = mark and string.find(redis.call('INFO', 'server'), 'run_id:' .. mark, 1, true)
 local tries = redis.call('HGETALL', KEYS[1])
+local place = ''
 if ARGV[1] ~= '' then
   local before = redis.call('HGET', KEYS[1], ARGV[1])
-  local since = before and string.match(before, '^%d+') or ARGV[2]
-  redis.call('HSET', KEYS[1], ARGV[1], since .. ' ' .. ARGV[3])
+  place = before and string.match(before, '^%d+ %d+')
+    or redis.call('HINCRBY', KEYS[1], '', 1) .. ' ' .. ARGV[2]
+  redis.call('HSET', KEYS[1], ARGV[1], place .. ' ' .. ARGV[3])
   redis.call('EXPIRE', KEYS[1], ARGV[4])
 end
-return {whole and 1 or 0, tries}
+return {whole and 1 or 0, place, tries}
 """
+"""A field for each try, and one without a name that counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +45,12 @@ class Try:
     place: str
     """The aggregate that it was tried on."""
     fingerprint: str
+    order: int
+    """Which of the tries it was; 0 for one that was read from the log."""
     since: int
     """The sequence of the log behind which its entry stands, if it was carried out."""
     at: int
     """Epoch ms at which it was tried last; 0 for one that was read from the log."""
-
-    def in_hand(self) -> bool:
-        """Whether it may be under way just now."""
-        return _now_ms() - self.at < IN_HAND_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,10 @@ class Tries:
 
     whole: bool
     """Whether all is known; if not, anything may have been tried before."""
+    order: int
+    """Which of the tries is this one; 0 where it only looks."""
     tries: list[Try]
+    """Those that were there before."""
 
     def on(self, place: str) -> list[Try]:
         """Those on an aggregate."""
@@ -67,6 +71,10 @@ class Tries:
     def of_others(self, place: str, mark: CommandMark) -> list[Try]:
         """Those that would make this command one whose id was used already: elsewhere, for something else."""
         return [each for each in self.tries if each.place != place and each.fingerprint != mark.fingerprint]
+
+    def in_hand(self, other: Try) -> bool:
+        """Whether another try came first, and may be under way just now: then this one waits for it."""
+        return other.order < self.order and _now_ms() - other.at < IN_HAND_MS
 
 
 class CommandIndex:
@@ -98,13 +106,15 @@ class CommandIndex:
         found = await self._gate.attempt(run)
         if found is None:
             return None
-        flat = [cast(bytes, each).decode() for each in found[1]]
-        return Tries(bool(found[0]), [_read(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)])
+        order = int(cast(bytes, found[1]).decode().partition(" ")[0] or 0)
+        flat = [cast(bytes, each).decode() for each in found[2]]
+        tries = [_read(*pair) for pair in zip(flat[::2], flat[1::2], strict=True) if pair[0]]
+        return Tries(bool(found[0]), order, tries)
 
 
 def add_from_log(pipe: Any, mark: CommandMark, place: str, seq: int) -> None:
     """Note within a pipeline what an entry of the log at `seq` has carried out."""
-    pipe.hset(keys.command(mark.key), _field(mark, place), f"{seq - 1} 0")
+    pipe.hset(keys.command(mark.key), _field(mark, place), f"0 {seq - 1} 0")
     pipe.expire(keys.command(mark.key), KEPT_S)
 
 
@@ -118,8 +128,8 @@ async def _delete(redis: Redis, mark: CommandMark, place: str) -> int:
 
 def _read(field: str, value: str) -> Try:
     place, _, fingerprint = field.partition(" ")
-    since, _, at = value.partition(" ")
-    return Try(place, fingerprint, int(since), int(at))
+    order, since, at = value.split(" ")
+    return Try(place, fingerprint, int(order), int(since), int(at))
 
 
 def _now_ms() -> int:
