@@ -53,8 +53,8 @@ def _crashable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 @pytest.fixture
 def crashable(_crashable: Deployment) -> Deployment:
-    """A deployment whose parts may be killed one by one; it is whole again when the next test begins."""
-    _crashable.wait_ready()
+    """A deployment that a test may kill, in parts or whole; it is whole again when the next test begins."""
+    _crashable.revive()
     return _crashable
 
 
@@ -78,7 +78,7 @@ def deploy(tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
 
 @pytest.fixture
 def private(deploy: Callable[..., Deployment]) -> Deployment:
-    """A deployment with default settings that belongs to one test, which may restart it."""
+    """A deployment with default settings that belongs to one test, whatever that leaves of it."""
     return deploy()
 
 
@@ -108,7 +108,7 @@ async def pw(private: Deployment) -> AsyncIterator[Wire]:
 
 @pytest_asyncio.fixture(loop_scope="function")
 async def cw(crashable: Deployment) -> AsyncIterator[Wire]:
-    """A connection to the deployment whose parts are killed."""
+    """A connection to the deployment that is killed; it reconnects by itself after a restart."""
     wire = await Wire.connect(crashable.nats_url)
     yield wire
     await wire.close()

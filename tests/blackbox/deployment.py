@@ -161,6 +161,12 @@ class Deployment:
         self.kill_all()
         self.start()
 
+    def revive(self) -> None:
+        """Make it whole, whatever a test has left of it."""
+        if self.process is None or self.process.poll() is not None:
+            self.start()
+        self.wait_ready()
+
     # Its parts
 
     def kill(self, *parts: str) -> None:

@@ -99,21 +99,21 @@ async def test_c4_runner_that_fails_at_once_is_an_error_not_the_old_answer(w: Wi
 
 
 @pytest.mark.timeout(300)
-async def test_c6_continue_after_everything_restarted(private: Deployment, pw: Wire) -> None:
+async def test_c6_continue_after_everything_restarted(crashable: Deployment, cw: Wire) -> None:
     """After a restart of all, P continues C with all that it knew; another parent is refused as before."""
-    parent, child = await pw.family(task="Review the schema.")
-    stranger = await pw.open()
+    parent, child = await cw.family(task="Review the schema.")
+    stranger = await cw.open()
     await child.append("It has two flaws.")
     await child.settle(answer="Two flaws.")
     await child.report()
-    await asyncio.to_thread(private.restart)
-    await pw.query_surely(OPERATOR, "session.get", session_id=child.session_id)
+    await asyncio.to_thread(crashable.restart)
+    await cw.query_surely(OPERATOR, "session.get", session_id=child.session_id)
     body: Json = {"session_id": child.session_id, "task": "Mine now."}
-    error = await pw.refused("unknown_session", stranger, "session.continue", **body)
+    error = await cw.refused("unknown_session", stranger, "session.continue", **body)
     assert "flaw" not in str(error)
-    assert (await pw.session(child.session_id))["runs"] == 1
+    assert (await cw.session(child.session_id))["runs"] == 1
     second = await parent.proceed(child, task="Which is worse?")
-    assert await contents(pw, second.caller, child.session_id) == [
+    assert await contents(cw, second.caller, child.session_id) == [
         "Review the schema.",
         "It has two flaws.",
         "Which is worse?",
@@ -121,27 +121,27 @@ async def test_c6_continue_after_everything_restarted(private: Deployment, pw: W
     await second.settle(answer="The second.")
     report = await second.report()
     assert report["answer"] == "The second."
-    assert await children(pw, parent) == [child.session_id]
+    assert await children(cw, parent) == [child.session_id]
 
 
 @pytest.mark.timeout(300)
-async def test_c7_long_after_it_works_from_the_store(private: Deployment, pw: Wire) -> None:
+async def test_c7_long_after_it_works_from_the_store(crashable: Deployment, cw: Wire) -> None:
     """Fifty other conversations and a restart later C is continued from what is stored."""
-    parent, child = await pw.family(task="Review the schema.")
+    parent, child = await cw.family(task="Review the schema.")
     await child.append("It has two flaws.")
     await child.settle(answer="Two flaws.")
     for _ in range(50):
         other = await parent.spawn()
         await other.settle()
-    await asyncio.to_thread(private.restart)
-    await asyncio.to_thread(private.flush_redis)
-    await pw.query_surely(OPERATOR, "session.get", session_id=child.session_id)
+    await asyncio.to_thread(crashable.restart)
+    await asyncio.to_thread(crashable.flush_redis)
+    await cw.query_surely(OPERATOR, "session.get", session_id=child.session_id)
     second = await parent.proceed(child)
-    assert (await contents(pw, second.caller, child.session_id))[:2] == [
+    assert (await contents(cw, second.caller, child.session_id))[:2] == [
         "Review the schema.",
         "It has two flaws.",
     ]
-    assert len(await children(pw, parent)) == 51
+    assert len(await children(cw, parent)) == 51
 
 
 @pytest.mark.timeout(300)
@@ -280,26 +280,26 @@ async def test_c16_child_held_for_its_work_is_continued(w: Wire) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_c18_continued_after_a_restart_still_reports(private: Deployment, pw: Wire) -> None:
+async def test_c18_continued_after_a_restart_still_reports(crashable: Deployment, cw: Wire) -> None:
     """P hears of the run that it started in C after everything was restarted, once."""
-    parent, child = await pw.family()
+    parent, child = await cw.family()
     await child.settle(answer="First.")
     first = await child.report()
-    await asyncio.to_thread(private.restart)
-    await pw.query_surely(OPERATOR, "session.get", session_id=child.session_id)
+    await asyncio.to_thread(crashable.restart)
+    await cw.query_surely(OPERATOR, "session.get", session_id=child.session_id)
     above = await parent.topic()
     second = await parent.proceed(child)
-    await asyncio.to_thread(private.restart)
-    await pw.query_surely(OPERATOR, "run.get", run_id=second.run_id)
+    await asyncio.to_thread(crashable.restart)
+    await cw.query_surely(OPERATOR, "run.get", run_id=second.run_id)
     began = now()
     await second.settle(answer="Second.")
     report = await second.report()
     assert (report["answer"], report["runs"]) == ("Second.", [second.run_id])
     assert now() - began < 10
-    items = {i["item"]["item_id"] for i in await pw.inbox(parent.session_id)}
+    items = {i["item"]["item_id"] for i in await cw.inbox(parent.session_id)}
     assert items == {child.period_id, second.period_id}
-    assert await pw.report(child.period_id) == first
+    assert await cw.report(child.period_id) == first
     assert when(report["delivered_at"]) >= when(first["delivered_at"])
-    copies = await pw.history(parent.run_id, f"child.{second.run_id}.report.>")
+    copies = await cw.history(parent.run_id, f"child.{second.run_id}.report.>")
     assert [s.event for s in copies] == ["delivered"]
     assert len(select(above.events, "report", second.period_id, "delivered")) <= 1

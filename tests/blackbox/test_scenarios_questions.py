@@ -236,34 +236,37 @@ async def test_q14_other_items_are_never_taken_for_the_answer(w: Wire) -> None:
 
 @pytest.mark.timeout(300)
 async def test_q15_question_of_a_killed_child_is_closed_once_over_restarts(
-    private: Deployment, pw: Wire
+    crashable: Deployment, cw: Wire
 ) -> None:
     """C dies for good and everything restarts twice: its question has one end and is never listed again."""
-    parent = await pw.start(await pw.open())
+    parent = await cw.start(await cw.open())
     child = await parent.spawn(lease_ms=1500)
-    async with pw.beating(child.session_id):
+    async with cw.beating(child.session_id):
         question = await child.ask(timeout_ms=600_000)
-    await asyncio.to_thread(private.restart)
+    await asyncio.to_thread(crashable.restart)
     await eventually(
-        lambda: pw.query_surely(OPERATOR, "question.get", request_id=question["request_id"]),
+        lambda: cw.query_surely(OPERATOR, "question.get", request_id=question["request_id"]),
         lambda r: r["question"]["status"] in ENDS,
         within=30,
         why="the question of a dead child ends",
     )
-    ended = await pw.question(question["request_id"])
+    ended = await cw.question(question["request_id"])
     assert (ended["status"], ended["reason"]) == ("cancelled", "run_settled")
-    assert await pw.questions(parent.session_id) == []
-    await asyncio.to_thread(private.restart)
-    assert (await pw.query_surely(parent.session_id, "question.list"))["questions"] == []
+    assert await cw.questions(parent.session_id) == []
+    await asyncio.to_thread(crashable.restart)
+    assert (await cw.query_surely(parent.session_id, "question.list"))["questions"] == []
 
     async def listed() -> list[str]:
-        return await pw.questions(OPERATOR, status="waiting", scope="tree")
+        return await cw.questions(OPERATOR, status="waiting", scope="tree")
 
-    await never(listed, lambda found: found, over=4, why="a closed question is listed again")
-    assert await pw.question(question["request_id"]) == ended
-    assert await pw.ends(child.run_id, question["request_id"]) == ["cancelled"]
-    assert [i for i in await pw.inbox(parent.session_id) if i["item"]["kind"] == "question"] == []
-    assert (await pw.run(child.run_id))["outcome"] == "lost"
+    def again(found: list[str]) -> bool:
+        return question["request_id"] in found
+
+    await never(listed, again, over=4, why="a closed question is listed again")
+    assert await cw.question(question["request_id"]) == ended
+    assert await cw.ends(child.run_id, question["request_id"]) == ["cancelled"]
+    assert [i for i in await cw.inbox(parent.session_id) if i["item"]["kind"] == "question"] == []
+    assert (await cw.run(child.run_id))["outcome"] == "lost"
 
 
 async def test_q16_silent_child_that_beats_keeps_its_question(quick: Wire) -> None:
@@ -281,18 +284,18 @@ async def test_q16_silent_child_that_beats_keeps_its_question(quick: Wire) -> No
 
 
 @pytest.mark.timeout(300)
-async def test_q18_ask_restart_answer_ask_shows_the_second_only(private: Deployment, pw: Wire) -> None:
+async def test_q18_ask_restart_answer_ask_shows_the_second_only(crashable: Deployment, cw: Wire) -> None:
     """A question answered after a restart is over; the list shows the one that was asked after it."""
-    parent, child = await pw.family()
+    parent, child = await cw.family()
     first = await child.ask("Which database?")
-    await asyncio.to_thread(private.restart)
-    listed = (await pw.query_surely(parent.session_id, "question.list"))["questions"]
+    await asyncio.to_thread(crashable.restart)
+    listed = (await cw.query_surely(parent.session_id, "question.list"))["questions"]
     assert [q["request_id"] for q in listed] == [first["request_id"]]
     assert listed[0]["expires_at"] == first["expires_at"]
-    await pw.insist(parent.caller, "question.answer", request_id=first["request_id"], answer="SQLite.")
+    await cw.insist(parent.caller, "question.answer", request_id=first["request_id"], answer="SQLite.")
     second = await child.ask("And which colour for the header?")
-    assert await pw.questions(parent.session_id) == [second["request_id"]]
-    open_items = [i["item"]["item_id"] for i in await pw.inbox(parent.session_id)]
+    assert await cw.questions(parent.session_id) == [second["request_id"]]
+    open_items = [i["item"]["item_id"] for i in await cw.inbox(parent.session_id)]
     assert open_items == [second["request_id"]]
 
 
@@ -384,27 +387,27 @@ async def test_q22_second_question_waits_for_its_own_answer(w: Wire) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_q24_grandchild_resumes_after_its_ancestors_restarted(private: Deployment, pw: Wire) -> None:
+async def test_q24_grandchild_resumes_after_its_ancestors_restarted(crashable: Deployment, cw: Wire) -> None:
     """G asks, the hosts of C and P restart and all services with them: the answer still resumes G."""
-    parent = await pw.start(await pw.open())
+    parent = await cw.start(await cw.open())
     child = await parent.spawn()
     grandchild = await child.spawn()
     question = await grandchild.ask("Which engine?")
-    await asyncio.to_thread(private.restart)
-    await pw.insist(parent.session_id, "session.open", agent="lead")
-    await pw.insist(child.session_id, "session.open", agent="worker")
-    assert await pw.question(question["request_id"], grandchild.caller) == question
-    item = await pw.until_item(child.session_id, question["request_id"])
+    await asyncio.to_thread(crashable.restart)
+    await cw.insist(parent.session_id, "session.open", agent="lead")
+    await cw.insist(child.session_id, "session.open", agent="worker")
+    assert await cw.question(question["request_id"], grandchild.caller) == question
+    item = await cw.until_item(child.session_id, question["request_id"])
     assert item["data"]["status"] == "waiting"
     topic = await grandchild.topic()
     answer = {"request_id": question["request_id"], "answer": "InnoDB."}
-    await pw.do(child.session_id, "question.answer", **answer)
+    await cw.do(child.session_id, "question.answer", **answer)
     seen = await topic.until("question", question["request_id"], *ENDS)
     assert (seen.event, seen.data["answer"]) == ("answered", "InnoDB.")
     assert (await grandchild.settle(answer="Migrated."))["outcome"] == "completed"
     report = await grandchild.report()
     assert report["answer"] == "Migrated."
-    assert await pw.until_item(child.session_id, grandchild.period_id)
+    assert await cw.until_item(child.session_id, grandchild.period_id)
 
 
 async def test_q25_parents_subscriber_sees_requested_then_answered(w: Wire) -> None:

@@ -127,6 +127,81 @@ async def test_r4_fifty_children_of_a_self_hosted_parent(w: Wire) -> None:
     assert len(await delivered(w, *children)) == 50
 
 
+async def finish_one_by_one(children: list[Turn]) -> None:
+    for child in children:
+        await child.settle(answer="Done.")
+        await asyncio.sleep(0.02)
+
+
+async def test_r4_fifty_children_of_a_self_hosted_parent_that_is_restarted_twice(
+    deployment: Deployment, w: Wire
+) -> None:
+    """P's process dies twice in the middle of a run; a new one opens the session again and reads its inbox
+    afresh: fifty items, none twice."""
+    session_id = await w.open()
+    parent = await w.start(session_id)
+    children = [await parent.spawn(task=f"Part {n}.") for n in range(50)]
+    finishing = asyncio.create_task(finish_one_by_one(children))
+    taken: Counter[str] = Counter()
+    lost: list[str] = []
+    process = await Wire.connect(deployment.nats_url)
+    while sum(taken.values()) < 50:
+        await eventually(lambda: item_ids(w, session_id), bool, within=60)
+        if sum(taken.values()) >= 17 * (len(lost) + 1) and len(lost) < 2:
+            await process.close()
+            lost.append(parent.run_id)
+            process = await Wire.connect(deployment.nats_url)
+            await process.open(session_id)
+        else:
+            ids = await item_ids(process, session_id)
+            taken.update((await process.do(session_id, "inbox.handle", item_ids=ids))["handled"])
+            await Turn(process, session_id, session_id, parent.run_id, "").settle()
+        await asyncio.sleep(0.1)  # idle for as long as it is busy
+        parent = await process.start(session_id)
+        await asyncio.sleep(0.1)
+    await finishing
+    await process.close()
+    assert [(await w.run(run_id))["outcome"] for run_id in lost] == ["lost", "lost"]
+    assert taken == Counter(child.period_id for child in children)
+    assert await item_ids(w, session_id) == []
+    assert len(await delivered(w, *children)) == 50
+
+
+@pytest.mark.timeout(240)
+async def test_r4_fifty_children_of_a_runner_hosted_parent_that_is_restarted_twice(w: Wire) -> None:
+    """P's runner dies twice in the middle of a run, and another takes that over: fifty causes, none twice."""
+    top = await w.start(await w.open())
+    agent = uid("agent")
+    body: Json = {"agent": agent, "task": "Lead.", "run_id": top.run_id, "lease_ms": 2000}
+    made = await w.do(top.caller, "session.spawn", **body)
+    lead = await Runner(w, agent).take()
+    children = [await lead.turn.spawn(task=f"Part {n}.") for n in range(50)]
+    await lead.turn.settle(answer="Delegated.")
+    finishing = asyncio.create_task(finish_one_by_one(children))
+    causes: dict[str, list[str]] = {}
+    dead: list[str] = []
+    while sum(map(len, causes.values())) < 50:
+        woken = await Runner(w, agent).take(within=60)
+        assert woken.run["trigger"] == "wake"
+        causes.setdefault(woken.turn.run_id, woken.run["causes"])
+        assert causes[woken.turn.run_id] == woken.run["causes"]
+        if len(dead) < 2 and woken.turn.attempt == 1:
+            woken.die()
+            dead.append(woken.turn.run_id)
+            woken = await Runner(w, agent).take(within=60)
+            assert (woken.turn.run_id, woken.turn.attempt) == (dead[-1], 2)
+        await asyncio.sleep(0.1)
+        await woken.turn.settle(answer=f"Turn {len(causes)}.")
+    await finishing
+    told = Counter(item for items in causes.values() for item in items)
+    assert told == Counter(child.period_id for child in children)
+    assert len(dead) == 2
+    report = await w.until_report(made["period_id"], "delivered")
+    assert report["answer"] == f"Turn {len(causes)}."
+    assert len(await delivered(w, *children)) == 50
+    assert await item_ids(w, made["session_id"]) == []
+
+
 async def test_r5_foreground_result_is_inline_and_wakes_nobody(w: Wire) -> None:
     """P gets a foreground result from its call; no report of it starts a run of P, then or later."""
     top = await w.start(await w.open())
@@ -154,20 +229,20 @@ async def test_r5_foreground_result_is_inline_and_wakes_nobody(w: Wire) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_r6_after_its_report_the_child_stays_silent(private: Deployment, pw: Wire) -> None:
+async def test_r6_after_its_report_the_child_stays_silent(crashable: Deployment, cw: Wire) -> None:
     """Neither sweeps nor restarts make a child at rest report again."""
-    parent, child = await pw.family()
+    parent, child = await cw.family()
     await child.settle(answer="Built.")
     first = await child.report()
-    await pw.do(parent.caller, "inbox.handle", item_ids=[child.period_id])
+    await cw.do(parent.caller, "inbox.handle", item_ids=[child.period_id])
     for _ in range(2):
-        await asyncio.to_thread(private.restart)
-        await pw.query_surely(OPERATOR, "session.get", session_id=child.session_id)
+        await asyncio.to_thread(crashable.restart)
+        await cw.query_surely(OPERATOR, "session.get", session_id=child.session_id)
         await never(
-            lambda: delivered(pw, child), lambda d: len(d) != 1, over=3, why="a report after the report"
+            lambda: delivered(cw, child), lambda d: len(d) != 1, over=3, why="a report after the report"
         )
-        assert await item_ids(pw, parent.session_id) == []
-    assert await pw.report(child.period_id) == first
+        assert await item_ids(cw, parent.session_id) == []
+    assert await cw.report(child.period_id) == first
 
 
 @pytest.mark.faults

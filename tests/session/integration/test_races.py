@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -43,6 +44,8 @@ async def test_follow_up_in_the_instant_of_the_settle(w: Wire) -> None:
         reply, _ = await asyncio.gather(follow(), child.settle(answer="First."))
         session = await w.session(child.session_id)
         admitted[reply["ok"]] += 1
+        first = await w.until_report(child.period_id, "delivered")
+        assert first["runs"][0] == child.run_id
         if not reply["ok"]:
             assert reply["error"]["code"] == "session_busy"
             assert session["runs"] == 1
@@ -74,17 +77,34 @@ async def test_pipelined_appends_end_up_in_order(w: Wire) -> None:
     assert await contents(w, turn.session_id) == [f"{n}" for n in range(101)]
 
 
+async def is_all_carried_out(w: Wire, caller: str) -> None:
+    """Nothing that a caller has sent waits any more, also nothing whose reply the caller gave up."""
+
+    async def left() -> Json:
+        return (await w.js.stream_info("COMMANDS", subjects_filter=f"cmd.{caller}.>")).state.subjects or {}
+
+    await eventually(left, lambda found: not found, within=120)
+
+
 @pytest.mark.faults
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-async def test_commands_over_kills_and_an_empty_redis_have_their_effect_once(up: Deployment, w: Wire) -> None:
-    """Appends with ids, sent again and again while instances die and Redis is emptied: each is there once."""
+async def test_commands_over_kills_and_an_empty_redis_have_their_effect_once(
+    up: Deployment, cw: Wire
+) -> None:
+    """Appends with ids, sent again and again while instances die and Redis is emptied: each is there once.
+
+    The next blow falls when some more have been answered: however slow the machine is, the services get as
+    far as to answer in between.
+    """
+    w, answers = cw, asyncio.Semaphore(0)
     turn = await w.start(await w.open(), task="0")
     count = 400 if LONG else 120
 
     async def append(n: int) -> None:
         body: Json = {"run_id": turn.run_id, "messages": [{"role": "assistant", "content": f"{n}"}]}
         await w.insist(turn.caller, "run.append", command_id=f"append-{n}", **body)
+        answers.release()
         if n % 7 == 0:
             await w.insist(turn.caller, "run.append", command_id=f"append-{n}", **body)
 
@@ -93,15 +113,13 @@ async def test_commands_over_kills_and_an_empty_redis_have_their_effect_once(up:
             await asyncio.gather(*[append(each) for each in range(n, min(n + 6, count))])
 
     writing = asyncio.create_task(write())
-    kills = 0
-    while not writing.done():
-        await asyncio.sleep(0.5)
-        if kills % 3 == 2:
-            await asyncio.to_thread(up.flush_redis)
-        else:
-            await asyncio.to_thread(up.kill, "session")
-        kills += 1
+    for blow in range(count // 10 - 1):
+        for _ in range(10):
+            await answers.acquire()
+        strike = up.flush_redis if blow % 3 == 2 else partial(up.kill, "session")
+        await asyncio.to_thread(strike)
     await writing
+    await is_all_carried_out(w, turn.caller)
     found = Counter((await contents(w, turn.session_id))[1:])
     assert found == Counter(f"{n}" for n in range(count))
     # And once more, long after, when neither the state nor Redis can know them.
@@ -113,8 +131,9 @@ async def test_commands_over_kills_and_an_empty_redis_have_their_effect_once(up:
 @pytest.mark.faults
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-async def test_spawns_and_reports_over_kills(up: Deployment, w: Wire) -> None:
+async def test_spawns_and_reports_over_kills(up: Deployment, cw: Wire) -> None:
     """Children are spawned, claimed, settled and counted while every service dies: one of each."""
+    w = cw
     parent = await w.start(await w.open())
     agent = uid("agent")
     runner = Runner(w, agent)
@@ -169,8 +188,9 @@ async def runner_take(runner: Runner, w: Wire) -> Json:
 
 
 @pytest.mark.parametrize("verb", ["close", "cancel"])
-async def test_spawn_amid_a_cascade_leaves_no_orphan(w: Wire, verb: str) -> None:
+async def test_spawn_amid_a_cascade_leaves_no_orphan(quick: Wire, verb: str) -> None:
     """Children that are being spawned while their parent ends are taken along, or never made."""
+    w = quick
     top = await w.start(await w.open())
 
     async def one() -> None:
@@ -199,12 +219,14 @@ async def last_run(w: Wire, session_id: str) -> str:
     return str(events[0]["run_id"])
 
 
-async def test_claims_and_cancels_at_once(w: Wire) -> None:
+async def test_claims_and_cancels_at_once(quick: Wire) -> None:
     """A queued run that is cancelled in the moment of its claim is one or the other, and ends."""
+    w = quick
     parent = await w.start(await w.open())
     runner = Runner(w, uid("agent"))
     await runner.provision()
-    for _ in range(20):
+
+    async def one() -> None:
         made = await w.do(parent.caller, "session.spawn", agent=runner.agent, task="x", run_id=parent.run_id)
         cancel = w.do(parent.caller, "session.cancel", session_id=made["session_id"])
         claim, cancelled = await asyncio.gather(runner.claim(made["run_id"]), cancel)
@@ -212,3 +234,5 @@ async def test_claims_and_cancels_at_once(w: Wire) -> None:
         run = await w.until_settled(made["run_id"])
         assert run["outcome"] == "cancelled"
         assert (run["started_at"] is not None) is claim["ok"]
+
+    await asyncio.gather(*[one() for _ in range(20)])
