@@ -45,6 +45,15 @@ PROBLEMS_MAX: Final = 100
 # The servers' max_payload (WIRE.md "Small print").
 PAYLOAD_MAX_BYTES: Final = 4 * 1024 * 1024
 
+# The task of a run that is made of the texts of items, as JSON (ours: an entry of the log holds it twice).
+ITEMS_TASK_MAX_BYTES: Final = 1024 * 1024
+
+# Ends of work that are kept until the settle that names the work, as JSON (ours: they stand in the state).
+EARLY_WORK_MAX_BYTES: Final = 1024 * 1024
+
+# A page of a list, or an inbox, ends here at the latest, as JSON (ours).
+PAGE_MAX_BYTES: Final = PAYLOAD_MAX_BYTES // 2
+
 # Defaults of settings that shape what callers see (DESIGN.md, sections 3 to 6 and 8).
 DEFAULT_MAX_QUESTIONS_PER_RUN: Final = 20  # UPCALL_MAX_QUESTIONS_PER_RUN
 DEFAULT_MAX_ATTEMPTS: Final = 3  # UPCALL_MAX_ATTEMPTS

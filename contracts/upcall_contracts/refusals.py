@@ -82,6 +82,15 @@ def too_large(size: int) -> Refusal:
     )
 
 
+def too_much(size: int, fix: str) -> Refusal:
+    """What the command makes is over what a message may hold. `fix` says what to do."""
+    return Refusal(
+        ErrorCode.TOO_LARGE,
+        f"What comes of this has {size} bytes, and that is too much for one message. {fix}",
+        {"size": size, "limit": limits.PAYLOAD_MAX_BYTES},
+    )
+
+
 def unknown_verb(subject: str, known: Sequence[str]) -> Refusal:
     """The subject names no command or query that exists."""
     return Refusal(

@@ -8,7 +8,7 @@ from upcall_contracts.errors import Refusal
 from upcall_contracts.ids import OPERATOR, is_token
 from upcall_contracts.queries import ReportGet, ReportList
 from upcall_contracts.states import SessionState
-from upcall_shell.queries import Query
+from upcall_shell.queries import Query, as_many_as_fit
 
 from .listing import ReportLists, Stretch
 from .ports import Place, Report
@@ -110,5 +110,7 @@ def _fits(report: Report, body: ReportList, session_id: str | None) -> bool:
 
 
 def _reply(reports: list[Report], end: Place | None) -> dict[str, Any]:
-    cursor = write_cursor(end) if end else None
-    return {"reports": [report.data for report in reports], "cursor": cursor}
+    page = as_many_as_fit([report.data for report in reports])
+    if len(page) < len(reports):
+        end = reports[len(page) - 1].place
+    return {"reports": page, "cursor": write_cursor(end) if end else None}

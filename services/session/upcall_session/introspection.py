@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from upcall_contracts import refusals
+from upcall_contracts import limits, refusals
 from upcall_contracts.errors import Refusal
 from upcall_contracts.events import Event
 from upcall_contracts.log import NOTE_TYPE
@@ -26,7 +26,7 @@ class Introspection:
     async def introspect(self, query: Query[LogIntrospect]) -> dict[str, Any] | Refusal:
         """A page of events; the cursor is the place of its last one."""
         body = query.body
-        if body.cursor is not None and not (body.cursor.isascii() and body.cursor.isdigit()):
+        if body.cursor is not None and not _is_cursor(body.cursor):
             return refusals.invalid_field("cursor", "is not a cursor that log.introspect gave")
         filters = await self._filters(query.caller, body)
         if isinstance(filters, Refusal):
@@ -55,6 +55,10 @@ class Introspection:
         if body.session_id is None:
             ids += [each.session_id for each in await self._reach.descendants(session_id)]
         return [each for session in ids for each in _of_session(session)]
+
+
+def _is_cursor(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) <= limits.INTEGER_MAX
 
 
 def _of_run(session_id: str, run_id: str) -> list[str]:

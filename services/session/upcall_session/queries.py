@@ -12,7 +12,7 @@ from upcall_contracts.ids import OPERATOR
 from upcall_contracts.queries import InboxList, RunGet, SessionGet, SessionHistory, SessionList
 from upcall_contracts.records import ItemKind
 from upcall_contracts.states import SessionState
-from upcall_shell.queries import Query, QueryHandler
+from upcall_shell.queries import Query, QueryHandler, as_many_as_fit
 
 from .histories import Histories
 from .introspection import Introspection
@@ -66,9 +66,9 @@ class SessionQueries:
             return found
         wanted = sorted([s for s in found if body.status in (None, s.status)], key=_place)
         rest = [s for s in wanted if _place(s) > after]
-        page = rest[: body.limit]
-        cursor = _write_cursor(_place(page[-1])) if len(rest) > len(page) else None
-        return {"sessions": [s.record().to_wire() for s in page], "cursor": cursor}
+        page = as_many_as_fit([s.record().to_wire() for s in rest[: body.limit]])
+        cursor = _write_cursor(_place(rest[len(page) - 1])) if len(rest) > len(page) else None
+        return {"sessions": page, "cursor": cursor}
 
     async def history(self, query: Query[SessionHistory]) -> dict[str, Any] | Refusal:
         """session.history: messages from an index on, and where to go on."""
@@ -86,7 +86,7 @@ class SessionQueries:
         return found if isinstance(found, Refusal) else {"run": found.run.to_wire()}
 
     async def inbox(self, query: Query[InboxList]) -> dict[str, Any] | Refusal:
-        """inbox.list: what is not handled, oldest first, without what is over."""
+        """inbox.list: what is not handled, oldest first, without what is over; as much as a message holds."""
         state = await self._reach.visible_session(query.caller, query.body.session_id or query.caller)
         if isinstance(state, Refusal):
             return state
@@ -98,7 +98,7 @@ class SessionQueries:
             for item in items
             if item.item_id not in taken and (item.kind != ItemKind.QUESTION or item.item_id in waiting)
         ]
-        return {"items": shown}
+        return {"items": as_many_as_fit(shown)}
 
     async def _listed(self, caller: str, body: SessionList) -> "list[SessionState] | Refusal":
         if body.session_id is None and caller == OPERATOR:

@@ -11,12 +11,12 @@ from typing import Final
 
 import structlog
 
-from upcall_contracts import streams
+from upcall_contracts import refusals, streams
 from upcall_contracts.errors import Refusal
 from upcall_contracts.records import ItemKind, RunStatus
 from upcall_contracts.states import SessionState
 from upcall_shell import tracing
-from upcall_shell.errors import Conflict
+from upcall_shell.errors import Conflict, TooLarge
 from upcall_shell.redis_gate import RedisGate
 from upcall_shell.timers import Timers
 
@@ -161,7 +161,11 @@ class Sessions:
                 return Outcome(earlier, loaded)
         final: Decision = decision
         while isinstance(decision, Decided):
-            loaded, final = await self._commit(loaded, decision)
+            try:
+                loaded, final = await self._commit(loaded, decision)
+            except TooLarge as error:
+                final = refusals.too_much(error.size, "Say less at once, or use fewer sessions at a time.")
+                break
             if not decision.more:
                 break
             decision = final = await decide(loaded.state)

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 from nats.aio.msg import Msg
 
-from upcall_contracts import refusals, subjects
+from upcall_contracts import limits, refusals, subjects
 from upcall_contracts.commands import CommandBody
 from upcall_contracts.errors import ErrorCode, Refusal, ok
 from upcall_contracts.ids import derive_id
@@ -123,4 +123,8 @@ class CommandDesk:
     async def _send(self, message: Msg, reply: dict[str, Any]) -> None:
         to = (message.headers or {}).get(subjects.H_REPLY_TO)
         if to is not None and subjects.is_reply_subject(to):
-            await self._reply(to, json.dumps(reply, separators=(",", ":")).encode())
+            raw = json.dumps(reply, separators=(",", ":")).encode()
+            if len(raw) > limits.PAYLOAD_MAX_BYTES:
+                logger.error("reply too large", subject=message.subject, size=len(raw))
+                raw = json.dumps(refusals.internal().to_reply()).encode()
+            await self._reply(to, raw)

@@ -12,3 +12,11 @@ class Conflict(Exception):
         super().__init__(f"{guard} has moved on from sequence {expected}")
         self.guard = guard
         self.expected = expected
+
+
+class TooLarge(ValueError):
+    """A message is over the server's max_payload, and will be the next time, too."""
+
+    def __init__(self, subject: str, size: int) -> None:
+        super().__init__(f"{subject}: {size} bytes are too many for a message")
+        self.size = size

@@ -16,7 +16,7 @@ from upcall_contracts.times import from_wire
 from upcall_contracts.tracing import Trace, trace_of
 
 from . import tracing
-from .errors import Conflict, Unavailable
+from .errors import Conflict, TooLarge, Unavailable
 from .metrics import CONFLICTS
 
 _OFFLINE = (nats.errors.Error, TimeoutError, ConnectionError, OSError)
@@ -252,6 +252,6 @@ class StreamClient:
         try:
             return await connection.request(subject, body, timeout=timeout_s, headers=headers)
         except nats.errors.MaxPayloadError as error:  # it would be too large the next time, too
-            raise ValueError(f"{subject}: {len(body)} bytes are too many for a message") from error
+            raise TooLarge(subject, len(body)) from error
         except _OFFLINE as error:
             raise Unavailable(f"{subject.split('.', maxsplit=1)[0]}: {error!r}") from error

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -81,6 +81,18 @@ class QueryDesk:
             raw = _encode(outcome)
         QUERIES.labels(name, outcome.code.value if isinstance(outcome, Refusal) else "ok").inc()
         await self._reply(message.reply, raw)
+
+
+def as_many_as_fit(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of a page, from the first one on, that a reply can hold; at least one."""
+    page: list[dict[str, Any]] = []
+    size = 0
+    for record in records:
+        size += len(json.dumps(record))
+        if page and size > limits.PAGE_MAX_BYTES:
+            break
+        page.append(record)
+    return page
 
 
 def _encode(outcome: dict[str, Any] | Refusal) -> bytes:

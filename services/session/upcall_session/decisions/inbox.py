@@ -5,8 +5,10 @@ item out of the state first and empties it in INBOX after that. In between it is
 who still sees it there takes it again.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 
+from upcall_contracts import limits
 from upcall_contracts.errors import Refusal
 from upcall_contracts.log import Note
 from upcall_contracts.states import SessionState
@@ -34,6 +36,17 @@ def take(state: SessionState, item_ids: Sequence[str], emptied: Sequence[str]) -
             "taken": [*(item for item in state.taken if item not in over), *item_ids],
         }
     )
+
+
+def fitting(texts: Iterable[str]) -> int:
+    """How many of the texts, from the first one on, a run can have for its task; at least one."""
+    count = size = 0
+    for text in texts:
+        size += len(json.dumps(text))
+        if count and size > limits.ITEMS_TASK_MAX_BYTES:
+            break
+        count += 1
+    return count
 
 
 def handle(

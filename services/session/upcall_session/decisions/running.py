@@ -43,7 +43,10 @@ def start(
     if state.status.value == "busy":
         return refusals.session_busy(state.run.run_id if state.run else state.letting_go)
     causes = inbox.untaken(state, [item for item in dict.fromkeys(body.causes) if item in items])
-    task = body.task if body.task is not None else "\n\n".join(items[item] for item in causes) or None
+    texts = [items[item] for item in causes] if body.task is None else []
+    if inbox.fitting(texts) < len(texts):
+        return refusals.too_much(sum(map(len, texts)), "Name fewer causes at once, or give the run a task.")
+    task = body.task if body.task is not None else "\n\n".join(texts) or None
     wanted = Start(
         run_id=run_id,
         trigger=body.trigger,

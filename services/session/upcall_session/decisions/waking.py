@@ -42,11 +42,15 @@ def wake(
     now: int,
     rules: Rules,
 ) -> Decided | None:
-    """Start a run with the items as its task and its causes. None: there is nothing to wake for."""
+    """Start a run with the items as its task and its causes. None: there is nothing to wake for.
+
+    Those that are too much for one task wake it when the run is over.
+    """
     if not may_wake(state, now):
         return None
     fresh = set(inbox.untaken(state, (item.item_id for item in items)))
     causes = [item for item in items if item.item_id in fresh]
+    causes = causes[: inbox.fitting(item.text for item in causes)]
     if not causes:
         return None
     wanted = Start(

@@ -1,6 +1,8 @@
 """Background work: its end as its host says it, as it came too early, or as lost with its host."""
 
-from upcall_contracts import refusals, texts
+import json
+
+from upcall_contracts import limits, refusals, texts
 from upcall_contracts.commands import WorkFinish
 from upcall_contracts.errors import Refusal
 from upcall_contracts.events import Item
@@ -11,15 +13,16 @@ from upcall_contracts.states import EarlyWork, InboxEntry, SessionState, WorkLin
 from . import entries
 from .ending import holder_after
 from .repeating import done, repeated
-from .results import Asked, Decided, Repeated
+from .results import Asked, Decided, NotYet, Repeated
 
 
 def finish(
     state: SessionState, body: WorkFinish, finished: WorkRecord | None, asked: Asked
-) -> Decided | Repeated | Refusal:
+) -> Decided | Repeated | NotYet | Refusal:
     """work.finish. `finished` is the record of work of this id that has ended here before.
 
-    While a run is active, unknown work is taken for work that the run's settle will name.
+    While a run is active, unknown work is taken for work that the run's settle will name. What is said of it
+    until then is kept; when that becomes too much, the command waits for the settle.
     """
     known = repeated(state, asked)
     if known is not None:
@@ -33,10 +36,14 @@ def finish(
     if link is None and state.run is not None and body.work_id not in state.early_work:
         return _early(state, body, asked)
     if link is None and state.run is None and finished is None:
-        return refusals.invalid_field(
-            "work_id", "is not work that runs here: a run's settle names what it leaves running"
-        )
+        return _unknown()
     return Repeated({})
+
+
+def _unknown() -> Refusal:
+    return refusals.invalid_field(
+        "work_id", "is not work that runs here: a run's settle names what it leaves running"
+    )
 
 
 def record(state: SessionState, work_id: str, finished: WorkRecord | None) -> WorkRecord:
@@ -103,10 +110,17 @@ def end_work(
     return entries.work_finished(after, link, ended, item, now, asked=asked)
 
 
-def _early(state: SessionState, body: WorkFinish, asked: Asked) -> Decided:
+def _early(state: SessionState, body: WorkFinish, asked: Asked) -> Decided | NotYet:
     early = EarlyWork(outcome=WorkOutcome(body.outcome.value), summary=body.summary, finished_at=asked.now)
-    after = state.model_copy(update={"early_work": {**state.early_work, body.work_id: early}})
+    kept = {**state.early_work, body.work_id: early}
+    if state.early_work and sum(map(_size, kept.values())) > limits.EARLY_WORK_MAX_BYTES:
+        return NotYet(_unknown())
+    after = state.model_copy(update={"early_work": kept})
     return entries.note(done(after, asked), Note.NOTED, asked.now, asked=asked)
+
+
+def _size(early: EarlyWork) -> int:
+    return 200 + len(json.dumps(early.summary))  # with what else stands there
 
 
 def _record(

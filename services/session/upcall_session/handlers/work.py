@@ -32,7 +32,7 @@ class Host:
             finished = await self._sessions.log.work(session.session_id, work_id)
             return work.finish(state or session, command.body, finished, who)
 
-        outcome = await self._sessions.change(session.session_id, decide, who)
+        outcome = await self._sessions.change_in_order(session.session_id, decide, who)
         if isinstance(outcome.decision, Refusal):
             return outcome.decision
         if isinstance(outcome.decision, Decided) and isinstance(outcome.decision.data, WorkRecord):
