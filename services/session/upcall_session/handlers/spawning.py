@@ -66,6 +66,8 @@ class Spawning:
         self, parent_id: str, named: RunRecord | None, body: SessionSpawn, who: Asked, ids: NewIds
     ) -> Reply:
         async def make(state: SessionState | None) -> Decision:
+            if state is not None and state.parent_session_id != parent_id:
+                return refusals.command_id_reused(who.command_id or "")
             if state is not None:
                 return Repeated({"run_id": ids.run_id})
             parent = await self._reach.session(parent_id)
