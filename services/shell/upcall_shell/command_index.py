@@ -5,11 +5,8 @@ another aggregate, is noticed here, and refused once the log says so too. All of
 """
 
 import time
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Final, cast
-
-from redis.asyncio import Redis
 
 from upcall_contracts import keys
 from upcall_contracts.log import CommandMark
@@ -24,18 +21,19 @@ IN_HAND_MS: Final = 3_000
 _TRY: Final = """
 local mark = redis.call('GET', KEYS[2])
 local whole = mark and string.find(redis.call('INFO', 'server'), 'run_id:' .. mark, 1, true)
-local tries = redis.call('HGETALL', KEYS[1])
-local place = ''
+local tries, place, last = redis.call('HGETALL', KEYS[1]), '', 0
 if ARGV[1] ~= '' then
-  local before = redis.call('HGET', KEYS[1], ARGV[1])
-  place = before and string.match(before, '^%d+ %d+')
-    or redis.call('HINCRBY', KEYS[1], '', 1) .. ' ' .. ARGV[2]
+  for i = 1, #tries, 2 do
+    last = math.max(last, tonumber(string.match(tries[i + 1], '^%d+')))
+    if tries[i] == ARGV[1] then place = string.match(tries[i + 1], '^%d+ %d+') end
+  end
+  if place == '' then place = (last + 1) .. ' ' .. ARGV[2] end
   redis.call('HSET', KEYS[1], ARGV[1], place .. ' ' .. ARGV[3])
   redis.call('EXPIRE', KEYS[1], ARGV[4])
 end
 return {whole and 1 or 0, place, tries}
 """
-"""A field for each try, and one without a name that counts them."""
+"""A field for each try: which of them it was, where its entry can stand, and when it was tried last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +92,20 @@ class CommandIndex:
 
     async def refused(self, mark: CommandMark, place: str) -> None:
         """Forget a try that was refused: a refusal is not remembered."""
-        await self._gate.attempt(lambda redis: _delete(redis, mark, place))
+        await self._gate.run(("HDEL", keys.command(mark.key), _field(mark, place)))
 
     async def _eval(self, mark: CommandMark, field: str, seq: int) -> Tries | None:
         names = [keys.command(mark.key), keys.ready(self._service)]
-        values = [field, str(seq), str(_now_ms()), str(KEPT_S)]
-
-        async def run(redis: Redis) -> list[Any]:
-            return await cast(Awaitable[list[Any]], redis.eval(_TRY, len(names), *names, *values))
-
-        found = await self._gate.attempt(run)
+        found = await self._gate.run(("EVAL", _TRY, len(names), *names, field, seq, _now_ms(), KEPT_S))
         if found is None:
             return None
-        order = int(cast(bytes, found[1]).decode().partition(" ")[0] or 0)
-        flat = [cast(bytes, each).decode() for each in found[2]]
-        tries = [_read(*pair) for pair in zip(flat[::2], flat[1::2], strict=True) if pair[0]]
-        return Tries(bool(found[0]), order, tries)
+        whole, place, tries = cast(tuple[int, bytes, list[bytes]], found[0])
+        flat = [each.decode() for each in tries]
+        return Tries(
+            whole=bool(whole),
+            order=int(place.decode().partition(" ")[0] or 0),
+            tries=[_read(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)],
+        )
 
 
 def add_from_log(pipe: Any, mark: CommandMark, place: str, seq: int) -> None:
@@ -120,10 +116,6 @@ def add_from_log(pipe: Any, mark: CommandMark, place: str, seq: int) -> None:
 
 def _field(mark: CommandMark, place: str) -> str:
     return f"{place} {mark.fingerprint}"
-
-
-async def _delete(redis: Redis, mark: CommandMark, place: str) -> int:
-    return await cast(Awaitable[int], redis.hdel(keys.command(mark.key), _field(mark, place)))
 
 
 def _read(field: str, value: str) -> Try:
