@@ -69,7 +69,9 @@ class Judge:
 
     def __init__(self, ledger: Ledger, events: list[Json]) -> None:
         self.ledger = ledger
-        self.reports = [(at, e["data"]) for at, e in enumerate(events) if e["type"] in REPORTED]
+        self.reports: list[tuple[int, Json]] = [
+            (at, e["data"]) for at, e in enumerate(events) if e["type"] in REPORTED
+        ]
         self.ended = {e["data"]["work_id"]: at for at, e in enumerate(events) if e["type"] == "work_finished"}
         self.ends = Counter(e["data"]["work_id"] for e in events if e["type"] == "work_finished")
         self.settled = {e["run_id"]: e["data"] for e in events if e["type"] == "run_settled"}
