@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from .deployment import Deployment
 from .wire import OPERATOR, WHY, Claim, Json, Runner, Turn, Wire, eventually, uid
 
 REUSED = "command_id_reused"
@@ -82,6 +83,21 @@ async def test_id_is_used_for_two_runs_at_once(w: Wire, verb: str) -> None:
         if verb == "ask":
             asked = replies[0 if replies[0]["ok"] else 1]["result"]["question"]
             await w.do(OPERATOR, "question.cancel", request_id=asked["request_id"])
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("verb", ["ask", "spawn"])
+async def test_id_is_reused_just_when_redis_was_emptied(
+    quick_deployment: Deployment, quick: Wire, verb: str
+) -> None:
+    """What would be made twice is found in the log: no two questions or sessions have one id."""
+    one, two = await two_held(quick)
+    command_id = uid("call")
+    assert codes([await say(quick, one, verb, command_id)]) == ["ok"]
+    quick_deployment.flush_redis()
+    assert codes([await say(quick, two, verb, command_id)]) == [REUSED]
+    assert (await quick.session(two.session_id))["pending"] == []
+    assert codes([await say(quick, one, verb, command_id)]) == ["ok"]
 
 
 async def test_refused_id_is_free(w: Wire) -> None:
