@@ -13,7 +13,6 @@ from nats.aio.msg import Msg
 
 import upcall
 from tests.blackbox.deployment import Deployment
-from tests.blackbox.sharing import shared
 from tests.settling import settle
 from upcall_contracts.errors import Refusal, ok
 from upcall_deploy.ports import Ports
@@ -110,15 +109,20 @@ async def up(server: Server) -> AsyncIterator[upcall.Upcall]:
         yield up
 
 
-SETTINGS = {"INSTANCES": "1", "UPCALL_LEASE_MS": "2000", "UPCALL_CANCEL_GRACE_MS": "2000"}
-"""Waits that a test can afford."""
-
-
 @pytest.fixture(scope="session")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Everything, real, for all tests that leave it alive."""
-    with shared("client", SETTINGS, tmp_path_factory) as up:
-        yield up
+    """Everything, real, with waits that a test can afford."""
+    settings = {
+        "INSTANCES": "1",
+        "UPCALL_SYNC_INTERVAL": "2m",
+        "UPCALL_LEASE_MS": "2000",
+        "UPCALL_CANCEL_GRACE_MS": "2000",
+    }
+    deployment = Deployment(tmp_path_factory.mktemp("client") / "data", settings)
+    try:
+        yield deployment.start()
+    finally:
+        deployment.stop()
 
 
 @pytest.fixture

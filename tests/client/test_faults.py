@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,7 +15,6 @@ from tests.blackbox.deployment import PARTS, Deployment
 from upcall_contracts.records import RunStatus
 
 from .agents import runner_of
-from .conftest import SETTINGS
 from .test_live import next_item, until
 
 pytestmark = pytest.mark.faults
@@ -41,16 +40,6 @@ class Far:
         if self._process and self._process.returncode is None:
             self._process.send_signal(number)
             await self._process.wait()
-
-
-@pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """One to kill."""
-    up = Deployment(tmp_path_factory.mktemp("client") / "data", SETTINGS)
-    try:
-        yield up.start()
-    finally:
-        up.stop()
 
 
 @pytest.fixture
