@@ -8,6 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.question_broker.place import Place
+from tests.question_broker.world import eventually
 from upcall_contracts import keys
 from upcall_contracts.log import CommandMark
 from upcall_shell import command_index
@@ -116,3 +117,19 @@ async def test_index_that_lost_its_mark_or_its_server_is_not_whole(gate: RedisGa
     found = await index.look(said)
     assert found is not None
     assert not found.whole
+
+
+async def test_another_redis_that_started_is_not_believed(gate: RedisGate, servers: Place) -> None:
+    """It has the mark from its file, and may lack the last writes; the connection is made anew unnoticed."""
+    index, said = await whole(gate), mark()
+    found = await index.look(said)
+    assert found is not None
+    assert found.whole
+    servers.redis.kill()
+    await servers.again(servers.redis)
+    async with Redis.from_url(servers.redis.url) as redis:
+        assert await redis.get(keys.ready(index._service)) is not None
+    for _ in range(2):
+        found = await eventually(lambda: index.look(said), lambda tries: tries is not None)
+        assert found is not None
+        assert not found.whole

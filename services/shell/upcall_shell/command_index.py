@@ -19,8 +19,6 @@ IN_HAND_MS: Final = 3_000
 """A try that the log does not show may be under way for so long; after that it came to nothing."""
 
 _TRY: Final = """
-local mark = redis.call('GET', KEYS[2])
-local whole = mark and string.find(redis.call('INFO', 'server'), 'run_id:' .. mark, 1, true)
 local tries, place, last = redis.call('HGETALL', KEYS[1]), '', 0
 if ARGV[1] ~= '' then
   for i = 1, #tries, 2 do
@@ -31,7 +29,7 @@ if ARGV[1] ~= '' then
   redis.call('HSET', KEYS[1], ARGV[1], place .. ' ' .. ARGV[3])
   redis.call('EXPIRE', KEYS[1], ARGV[4])
 end
-return {whole and 1 or 0, place, tries}
+return {place, tries, redis.call('GET', KEYS[2])}
 """
 """A field for each try: which of them it was, where its entry can stand, and when it was tried last."""
 
@@ -96,13 +94,14 @@ class CommandIndex:
 
     async def _eval(self, mark: CommandMark, field: str, seq: int) -> Tries | None:
         names = [keys.command(mark.key), keys.ready(self._service)]
+        await self._gate.know_server()
         found = await self._gate.run(("EVAL", _TRY, len(names), *names, field, seq, _now_ms(), KEPT_S))
         if found is None:
             return None
-        whole, place, tries = cast(tuple[int, bytes, list[bytes]], found[0])
+        place, tries, ready = cast(tuple[bytes, list[bytes], bytes | None], found[0])
         flat = [each.decode() for each in tries]
         return Tries(
-            whole=bool(whole),
+            whole=self._gate.is_of_this_server(ready),
             order=int(place.decode().partition(" ")[0] or 0),
             tries=[_read(*pair) for pair in zip(flat[::2], flat[1::2], strict=True)],
         )

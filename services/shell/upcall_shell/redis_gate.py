@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.lock import Lock
 from redis.exceptions import LockError, RedisError
 
@@ -83,9 +84,16 @@ class RedisGate:
 
     def __init__(self, url: str) -> None:
         pool = BlockingConnectionPool.from_url(
-            url, max_connections=64, timeout=2, socket_timeout=2, socket_connect_timeout=1
+            url,
+            max_connections=64,
+            timeout=2,
+            socket_timeout=2,
+            socket_connect_timeout=1,
+            redis_connect_func=self._connected,
         )
         self.redis = Redis(connection_pool=pool, decode_responses=False)
+        self._server: str | None = None
+        self._connections = 0
         self._away_until = 0.0
         self._suspect = False
         self.failures = 0
@@ -208,6 +216,28 @@ class RedisGate:
         """What the two answers say. Whole is what this very process of Redis has seen become whole: another
         one may have started from a file, or from a replica, that lacks the last writes."""
         return mark is not None and mark.decode() == server["run_id"]
+
+    async def know_server(self) -> None:
+        """Learn which process of Redis answers, for `is_of_this_server`; free where it is known."""
+        for _ in range(2):  # the first may need a connection, and then says nothing about the others
+            if self._server is not None:
+                return
+            connections = self._connections
+            info = await self.attempt(lambda redis: redis.info("server"))
+            if info is not None and connections == self._connections:
+                self._server = str(info["run_id"])
+
+    def is_of_this_server(self, mark: bytes | None) -> bool:
+        """Whether a mark that was read after `know_server` is this process's of Redis, as `was_ready` says.
+
+        Another process answers on another connection, and with a new connection nothing is known any more.
+        """
+        return mark is not None and mark.decode() == self._server
+
+    async def _connected(self, connection: AbstractConnection) -> None:
+        self._server = None
+        self._connections += 1
+        await connection.on_connect()
 
     async def is_ready(self, service: str) -> bool:
         """Whether a service's index is whole; False also while Redis is away."""
