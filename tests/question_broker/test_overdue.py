@@ -1,7 +1,5 @@
 """Deadlines that JetStream did not carry out: looked after by those who know of them."""
 
-import os
-
 import pytest
 
 from tests.question_broker.place import Place
@@ -99,7 +97,7 @@ async def test_while_jetstream_is_away_it_waits() -> None:
 
 
 @pytest.mark.xdist_group("question_broker")
-@pytest.mark.skipif(os.environ.get("UPCALL_FAULTS") != "long", reason="waits for longer than a timer is late")
+@pytest.mark.slow  # waits for longer than a timer is late
 async def test_a_question_whose_deadline_is_lost_times_out_all_the_same(w: World, place: Place) -> None:
     """One while the broker that accepted it lives, and one whose brokers have all been started anew."""
     parent = await w.top()
