@@ -92,9 +92,10 @@ class Stack:
             **settings,
             **{name: os.environ[name] for name in IMAGES if name in os.environ},
         }
+        self._files = ["compose.yaml", *overrides]
         self.compose = DockerCompose(
             DEPLOY,
-            ["compose.yaml", *overrides],
+            self._files,
             wait=True,
             env_file=str(self._env_file),
         )
@@ -146,6 +147,11 @@ class Stack:
         return await nats.connect(wanted.pop("servers", self.urls[0]), **wanted)
 
     # Containers
+
+    def do(self, *arguments: str) -> str:
+        """A command of Compose on this deployment, while it runs: what it printed."""
+        files = [part for name in self._files for part in ("--file", str(DEPLOY / name))]
+        return docker("compose", "--env-file", str(self._env_file), *files, *arguments)
 
     def container(self, service: str, number: int = 1) -> str:
         """The name of a service's container."""

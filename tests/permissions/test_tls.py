@@ -1,11 +1,11 @@
 """TLS by configuration: the shipped files, and the services' settings for it."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.certificates import make
 from upcall_deploy.jetstream_api import NotReadyError
 from upcall_deploy.ports import HOST
 from upcall_deploy.provision import provision_deployment
@@ -14,26 +14,10 @@ from upcall_shell.settings import ShellSettings
 from .server import PASSWORD, serving
 
 
-def openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=30)
-
-
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CA, and certificates of it for the server and for the services."""
-    at = tmp_path_factory.mktemp("tls")
-    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    for ca in ("ca", "other"):
-        files = ["-keyout", f"{at}/{ca}-key.pem", "-out", f"{at}/{ca}.pem"]
-        openssl("req", "-x509", *new, "-subj", f"/CN={ca}", *files)
-    for name in ("server", "services"):
-        files = ["-keyout", f"{at}/{name}-key.pem", "-out", f"{at}/{name}.csr"]
-        openssl("req", *new, "-subj", f"/CN={name}", *files)
-        (at / "names").write_text(f"subjectAltName=IP:{HOST},DNS:nats\n")
-        signed = ["-CA", f"{at}/ca.pem", "-CAkey", f"{at}/ca-key.pem", "-CAcreateserial"]
-        files = ["-in", f"{at}/{name}.csr", "-extfile", f"{at}/names", "-out", f"{at}/{name}.pem"]
-        openssl("x509", "-req", *signed, *files)
-    return at
+    return make(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(params=["false", "true"])

@@ -7,7 +7,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class ShellSettings(BaseSettings):
     """Where NATS and Redis are, how to get in, and how the process shows itself. Each is `UPCALL_<NAME>`."""
 
-    model_config = SettingsConfigDict(env_prefix="UPCALL_", extra="ignore")
+    # Empty is as good as unset: Compose has no other way to leave a variable out.
+    model_config = SettingsConfigDict(env_prefix="UPCALL_", env_ignore_empty=True, extra="ignore")
 
     nats_url: str = "nats://127.0.0.1:4222"
     """One URL, or several separated by commas."""
