@@ -14,7 +14,7 @@ ARGS ?=
 # Test processes side by side; most of a test's time is waiting.
 JOBS ?= 4
 
-.PHONY: help setup test test-faults test-containers lint lint-ci types schemas schemas-ci up demo bench lock clean
+.PHONY: help setup test test-faults test-containers lint lint-ci types schemas schemas-ci chart-ci up demo bench lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +51,9 @@ schemas-ci: setup ## fail where they differ from the contracts
 	@$(PY) -m upcall_contracts.generate --check
 	@$(PY) -m upcall_contracts.transitions | diff -u docs/states.md - || { echo "drifted: docs/states.md: make schemas" >&2; exit 1; }
 
+chart-ci: setup ## lint the Helm chart, and check what it renders against Kubernetes' schemas
+	@sh .ci/chart.sh
+
 up: setup ## NATS, Redis and all services on this machine (DATA= NATS_PORT= REDIS_PORT= INSTANCES=)
 	@$(PY) -m upcall_deploy.up --with-parent --data $(DATA) \
 	  $(if $(NATS_PORT),--nats-port $(NATS_PORT)) $(if $(REDIS_PORT),--redis-port $(REDIS_PORT))
@@ -63,14 +66,15 @@ bench: export JSON := $(JSON)
 bench: setup ## the durable round trip beside the raw floor (JSON=1: also as one JSON line)
 	@$(PY) -m bench
 
-LOCK = $(PY) -m uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
-  --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
-  --no-emit-package upcall-contracts --no-emit-package upcall $(if $(UPGRADE),--upgrade)
+RESOLVE = $(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-header --no-annotate --no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
+LOCK = $(RESOLVE) pyproject.toml --no-emit-package upcall-contracts --no-emit-package upcall
 
 lock: setup ## resolve the lock files anew (UPGRADE=1: to the newest versions)
 	@$(LOCK) --group build --extra otel -o requirements.lock
 	@$(LOCK) --group dev --all-extras -c requirements.lock -o requirements-dev.lock
-	@! grep -nE '://|file:|^/|^-e' requirements.lock requirements-dev.lock || \
+	@$(RESOLVE) --group chart -o deploy/k8s/check.lock
+	@! grep -nE '://|file:|^/|^-e' requirements.lock requirements-dev.lock deploy/k8s/check.lock || \
 	  { echo "lock: a lock file names a place (above); nothing in it may" >&2; exit 1; }
 
 clean: ## remove .venv and everything built or cached (what `make up` keeps in .upcall stays)

@@ -1,9 +1,9 @@
 """Lints the chart and checks what it renders against Kubernetes' schemas, without a cluster and offline.
 
-    python deploy/k8s/check.py
+    make chart-ci
 
-Needs helm-python-sdk and kubernetes-validate of PyPI. Kinds of other projects (KEDA, Prometheus' operator)
-have no schema here: of those only the rendering is tried.
+Needs what check.lock names: Helm and the schemas as packages. Kinds of other projects (KEDA, Prometheus'
+operator) have no schema here: of those only the rendering is tried.
 """
 
 import sys
@@ -19,7 +19,12 @@ OTHERS = ("keda.sh/", "monitoring.coreos.com/")
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "one server": {"nats": {"replicas": 1, "syncInterval": "always"}},
-    "tls": {"nats": {"tls": {"secret": "upcall-tls", "verifyClients": True}}},
+    "tls": {"nats": {"tls": {"secret": "upcall-tls"}}},
+    "tls, clients verified": {
+        "nats": {
+            "tls": {"secret": "upcall-tls", "verifyClients": True, "servicesSecret": "upcall-services-tls"}
+        }
+    },
     "yours": {
         "nats": {"enabled": False, "url": "nats://nats.example:4222"},
         "redis": {"enabled": False, "url": "rediss://redis.example:6379/0"},

@@ -42,6 +42,22 @@ redis://:$(UPCALL_REDIS_PASSWORD)@{{ .Release.Name }}-redis:6379/0
 - { name: UPCALL_REDIS_URL, value: {{ include "upcall.redisUrl" . | quote }} }
 {{- if .Values.nats.tls.secret }}
 - { name: UPCALL_NATS_TLS_CA, value: /tls/ca.crt }
+{{- if .Values.nats.tls.verifyClients }}
+- { name: UPCALL_NATS_TLS_CERT, value: /tls/tls.crt }
+- { name: UPCALL_NATS_TLS_KEY, value: /tls/tls.key }
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* What the services see of TLS: the CA, and a certificate of their own where the servers want one. */}}
+{{- define "upcall.tlsVolume" -}}
+name: tls
+secret:
+{{- if .Values.nats.tls.verifyClients }}
+  secretName: {{ required "nats.tls.servicesSecret is needed where nats.tls.verifyClients is true" .Values.nats.tls.servicesSecret }}
+{{- else }}
+  secretName: {{ .Values.nats.tls.secret }}
+  items: [{ key: ca.crt, path: ca.crt }]
 {{- end }}
 {{- end }}
 
