@@ -15,7 +15,7 @@ if ! docker compose version >/dev/null 2>&1; then
   tools=${UPCALL_TOOLS:-$PWD/.upcall/tools}
   [ -x "$tools/bin/docker-compose" ] || {
     .venv/bin/python -m venv "$tools"
-    "$tools/bin/pip" install --quiet --require-hashes --no-deps -r tests/containers/compose.lock
+    "$tools/bin/pip" install -qq --disable-pip-version-check --require-hashes --no-deps -r tests/containers/compose.lock
   }
   mkdir -p "$tools/docker/cli-plugins"
   ln -sf "$tools/bin/docker-compose" "$tools/docker/cli-plugins/docker-compose"

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.blackbox.wire import WHY, Turn, Wire, uid
+from tests.blackbox.wire import Wire, uid
 
 from .stack import SERVICES, Stack
 
@@ -67,27 +67,3 @@ async def test_a_server_is_killed_while_a_question_waits(broken: Stack, w: Wire,
     await w.insist(child.session_id, "run.settle", run_id=child.run_id, outcome="completed", answer="Done.")
     await w.until_item(parent.session_id, child.period_id)
     assert await w.ends(child.run_id, question["request_id"]) == ["answered"]
-
-
-@pytest.mark.parametrize("service", SERVICES)
-async def test_a_service_ends_with_what_it_has_in_hand(broken: Stack, w: Wire, service: str) -> None:
-    """A rolling restart under load: each command sent meanwhile is answered, once."""
-    parent = await w.start(await w.open())
-    children = await asyncio.gather(*(w.spawn(parent.session_id, run_id=parent.run_id) for _ in range(10)))
-    asks = [asyncio.create_task(_asked_and_answered(w, parent.session_id, child)) for child in children]
-    for number in (1, 2):
-        await asyncio.to_thread(broken.restart, service, number)
-    await asyncio.gather(*asks)
-    for child in children:
-        await w.until_item(parent.session_id, child.period_id)
-
-
-async def _asked_and_answered(w: Wire, parent: str, child: Turn) -> None:
-    session_id, run_id = child.session_id, child.run_id
-    asked = await w.insist(
-        session_id, "question.ask", run_id=run_id, question="Which database?", why_blocked=WHY
-    )
-    question = asked["question"]
-    await w.insist(parent, "question.answer", request_id=question["request_id"], answer="PostgreSQL")
-    await w.insist(session_id, "run.settle", run_id=run_id, outcome="completed", answer="Done.")
-    assert await w.ends(run_id, question["request_id"]) == ["answered"]

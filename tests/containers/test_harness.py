@@ -18,6 +18,7 @@ def arguments(stack: Stack, user: str) -> list[str]:
         "--read-only",
         f"--volume={REPOSITORY / 'client'}:/client:ro",
         f"--volume={HERE / 'harness.py'}:/harness.py:ro",
+        f"--volume={REPOSITORY / 'tests' / 'settling.py'}:/tests/settling.py:ro",
         "--env=PYTHONPATH=/client",
         "--env=UPCALL_NATS_URL=nats://nats:4222",
         f"--env=NATS_USER={user}",
