@@ -4,7 +4,7 @@
 set -euo pipefail
 tag=${1:?the image\'s name}
 command -v mmdebstrap >/dev/null || {
-  apt="apt-get -qq -o DPkg::Lock::Timeout=300"
+  apt="apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3"
   export DEBIAN_FRONTEND=noninteractive
   { $apt update && $apt install -y --no-install-recommends mmdebstrap; } >/dev/null
 }
@@ -16,8 +16,8 @@ apt-get indextargets --format \
   'Created-By: Packages' | grep -E ' bookworm(-updates|-security)? main$' | sort -u >"$work/sources.list"
 [ -s "$work/sources.list" ] || { echo "base-image: this machine has no sources of Debian 12" >&2; exit 1; }
 mmdebstrap --quiet --variant=minbase --mode=root \
-  --include=python3,python3-venv,python3-pip,ca-certificates \
-  --aptopt='Acquire::Check-Valid-Until "false"' --aptopt='Acquire::Check-Date "false"' \
+  --include=python3,python3-venv,ca-certificates \
+  --aptopt='Acquire::Retries "3"' --aptopt='Acquire::Check-Valid-Until "false"' --aptopt='Acquire::Check-Date "false"' \
   --aptopt='APT::Install-Recommends "false"' \
   --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
   --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +101,7 @@ class Stack:
 
     @contextmanager
     def running(self) -> Iterator["Stack"]:
-        """Everything built and started, ready by the health checks; all of it gone afterwards."""
-        _build_image()
+        """Everything started, ready by the health checks; all of it gone afterwards."""
         before = {name: os.environ.get(name) for name in self.environment}
         os.environ.update(self.environment)
         try:
@@ -216,15 +214,6 @@ def docker(*arguments: str, check: bool = True, timeout: float = 120) -> str:
     if check and done.returncode:
         raise AssertionError(f"docker {' '.join(arguments)}: {done.stderr}")
     return done.stdout + ("" if check else done.stderr)
-
-
-@cache
-def _build_image() -> None:
-    """As Compose would, but once: without BuildKit it builds the same image for each service."""
-    image, base = (os.environ.get(name, IMAGES[name]) for name in ("UPCALL_IMAGE", "BASE_IMAGE"))
-    file = str(DEPLOY / "Dockerfile")
-    argument = f"BASE_IMAGE={base}"
-    docker("build", "-q", "-f", file, "--build-arg", argument, "-t", image, str(REPOSITORY), timeout=300)
 
 
 def a_directory() -> Path:

@@ -10,6 +10,7 @@ from tests.blackbox.wire import Wire, uid
 from .stack import SERVICES, Stack
 
 pytestmark = [
+    pytest.mark.core,
     pytest.mark.asyncio(loop_scope="function"),
     # nats-py leaves the socket of a server that was killed to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -7,6 +7,7 @@ docs/scaling.md.
 
 import asyncio
 import json
+import os
 import shutil
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.blackbox.wire import ENDS, WHY, Turn, Wire, select, uid
+from tests.blackbox.wire import ENDS, WHY, Turn, Wire, eventually, select, uid
 
 from .stack import SERVICES, Stack, a_directory, docker
 
@@ -30,8 +31,11 @@ pytestmark = [
 ]
 
 OPEN, FINISHING = 200, 50
-BACK_WITHIN = 15.0
 AT_ONCE = 25
+IN_THE_MIDDLE = 20
+PATIENCE = 120.0
+BACK_WITHIN = 60.0 if os.environ.get("CI") else 15.0
+"""Seconds. CI's machine is shared, and a vote that splits costs another round: that alone is no failure."""
 
 
 @pytest.fixture(scope="module")
@@ -77,18 +81,71 @@ def _partition(stack: Stack, server: str) -> Callable[[], object]:
     return lambda: docker("network", "connect", *alias)
 
 
-async def _spread(work: Sequence[Callable[[], Awaitable[object]]]) -> list[object]:
-    """All of it, so many at once."""
-    places = asyncio.Semaphore(AT_ONCE)
+class Spread:
+    """Work that is done side by side, so much of it at once."""
 
-    async def one(job: Callable[[], Awaitable[object]]) -> object:
-        async with places:
+    def __init__(self, work: Sequence[Callable[[], Awaitable[object]]]) -> None:
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._tasks = [asyncio.create_task(self._one(job)) for job in work]
+
+    async def _one(self, job: Callable[[], Awaitable[object]]) -> object:
+        async with self._places:
             return await job()
 
-    return list(await asyncio.gather(*map(one, work)))
+    async def until(self, count: int) -> None:
+        """Return when so much of it is done."""
+        for number, done in enumerate(asyncio.as_completed(self._tasks), 1):
+            await done
+            if number == count:
+                return
+
+    async def all(self) -> list[object]:
+        """What came of it, when all is done."""
+        return list(await asyncio.gather(*self._tasks))
 
 
-@pytest.mark.parametrize("fail", [_kill, _pause, _partition], ids=["killed", "paused", "partitioned"])
+async def first_of(job: Callable[[], Awaitable[None]]) -> None:
+    """Return when the job is done once; one more is begun every half second."""
+    tries: set[asyncio.Task[None]] = set()
+    try:
+        while not (done := [task for task in tries if task.done()]):
+            tries.add(asyncio.create_task(_awaited(job)))
+            await asyncio.wait(tries, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+        done[0].result()
+    finally:
+        for task in tries:
+            task.cancel()
+        await asyncio.gather(*tries, return_exceptions=True)
+
+
+async def _awaited(job: Callable[[], Awaitable[None]]) -> None:
+    await job()
+
+
+async def command_is_carried_out(w: Wire) -> None:
+    await w.insist(uid("S"), "session.open", agent="lead", within=PATIENCE)
+
+
+async def question_reaches_the_parent(w: Wire) -> None:
+    """The main path: what a child asks stands in its parent's inbox."""
+    parent = uid("S")
+    await w.insist(parent, "session.open", agent="lead", within=PATIENCE)
+    child = await w.insist(
+        parent, "session.spawn", agent="worker", task="Build.", host="self", within=PATIENCE
+    )
+    asking = {"run_id": child["run_id"], "question": "Which database?", "why_blocked": WHY}
+    asked = await w.insist(child["session_id"], "question.ask", **asking, within=PATIENCE)
+    await w.until_item(parent, asked["question"]["request_id"], within=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        pytest.param(_kill, id="killed", marks=pytest.mark.core),
+        pytest.param(_pause, id="paused"),
+        pytest.param(_partition, id="partitioned"),
+    ],
+)
 async def test_the_leader_of_the_log_fails_in_the_middle(
     cluster: Stack, cw: Wire, fail: Callable[[Stack, str], Callable[[], object]]
 ) -> None:
@@ -97,7 +154,7 @@ async def test_the_leader_of_the_log_fails_in_the_middle(
     async def child() -> Turn:
         return await cw.spawn(parent.session_id, run_id=parent.run_id)
 
-    made = await _spread([child] * (OPEN + FINISHING))
+    made = await Spread([child] * (OPEN + FINISHING)).all()
     children = [turn for turn in made if isinstance(turn, Turn)]
     asking, finishing = children[:OPEN], children[OPEN:]
     asked = {turn.run_id: uid("q") for turn in asking}
@@ -108,38 +165,56 @@ async def test_the_leader_of_the_log_fails_in_the_middle(
             turn.session_id, "question.ask", run_id=turn.run_id, command_id=asked[turn.run_id], **body
         )
 
-    questions = await _spread([partial(ask, turn) for turn in asking])
+    questions = await Spread([partial(ask, turn) for turn in asking]).all()
     ids = [q["question"]["request_id"] for q in questions if isinstance(q, dict)]
 
     async def settle(turn: Turn) -> object:
         body = {"run_id": turn.run_id, "outcome": "completed", "answer": "Done."}
-        return await cw.insist(turn.session_id, "run.settle", within=90, **body)
+        return await cw.insist(turn.session_id, "run.settle", within=PATIENCE, **body)
 
     async def answer(request_id: str) -> object:
         body = {"request_id": request_id, "answer": "PostgreSQL"}
-        return await cw.insist(parent.session_id, "question.answer", within=90, **body)
+        return await cw.insist(parent.session_id, "question.answer", within=PATIENCE, **body)
 
     server = await leader(cluster)
-    work = [*(partial(settle, turn) for turn in finishing), *(partial(answer, id_) for id_ in ids)]
-    going_on = asyncio.create_task(_spread(work))
-    await asyncio.sleep(0.3)
+    going_on = Spread(
+        [*(partial(settle, turn) for turn in finishing), *(partial(answer, id_) for id_ in ids)]
+    )
+    await going_on.until(IN_THE_MIDDLE)
     failed_at = time.monotonic()
     repair = await asyncio.to_thread(fail, cluster, server)
     try:
-        await cw.insist(uid("S"), "session.open", agent="lead", within=90)
+        back = asyncio.create_task(first_of(partial(command_is_carried_out, cw)))
+        heard = asyncio.create_task(first_of(partial(question_reaches_the_parent, cw)))
+        await back
         back_after = time.monotonic() - failed_at
-        await going_on
+        await heard
+        heard_after = time.monotonic() - failed_at
+        await going_on.all()
         done_after = time.monotonic() - failed_at
     finally:
         await asyncio.to_thread(repair)
     await asyncio.to_thread(cluster.until_ready, *SERVICES)
-    print(f"\nleader {server}: served again after {back_after:.1f} s, all done after {done_after:.1f} s")
+    print(
+        f"\nleader {server}: a new command is carried out after {back_after:.1f} s, a new question is in its "
+        f"parent's inbox after {heard_after:.1f} s, all is done after {done_after:.1f} s"
+    )
 
     for turn in finishing:
         await cw.until_report(turn.period_id, "delivered", within=30)
-    events = await cw.history(parent.run_id)
-    ends = Counter(seen.id for seen in select(events, "question") if seen.event in ENDS)
-    assert ends == Counter(ids)
-    reports = Counter(seen.id for seen in select(events, "report", None, "delivered"))
-    assert reports == Counter(turn.period_id for turn in finishing)
+
+    async def told() -> tuple[Counter[str], Counter[str]]:
+        events = await cw.history(parent.run_id)
+        ends = (seen.id for seen in select(events, "question") if seen.event in ENDS)
+        return Counter(ends), Counter(seen.id for seen in select(events, "report", None, "delivered"))
+
+    once_each = Counter(ids), Counter(turn.period_id for turn in finishing)
+    # Topics are derived, and a reader may be given a replica that lags: so wait until all is told.
+    wanted = once_each[0].total(), once_each[1].total()
+    seen = await eventually(
+        told,
+        lambda seen: all(got.total() >= want for got, want in zip(seen, wanted, strict=True)),
+        within=PATIENCE,
+    )
+    assert seen == once_each
     assert back_after < BACK_WITHIN

@@ -6,5 +6,5 @@ from tests.blackbox import test_scenarios_questions
 
 from .contract import taken_from
 
-pytestmark = pytest.mark.asyncio(loop_scope="function")
+pytestmark = [pytest.mark.core, pytest.mark.asyncio(loop_scope="function")]
 globals().update(taken_from(test_scenarios_questions))

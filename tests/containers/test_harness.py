@@ -10,6 +10,8 @@ from .stack import IMAGES, REPOSITORY, Stack, docker
 
 HERE = Path(__file__).parent
 
+pytestmark = pytest.mark.core
+
 
 def arguments(stack: Stack, user: str) -> list[str]:
     """What its container gets: the network, the client, and its user's credentials."""

@@ -10,6 +10,8 @@ import pytest
 
 from .stack import Stack
 
+pytestmark = pytest.mark.core
+
 NODE = Path(__file__).parent / "node"
 
 
