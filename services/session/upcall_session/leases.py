@@ -1,6 +1,7 @@
 """Leases: who has to beat, and who was heard. In this process's memory, and in Redis for all instances."""
 
 import time
+from collections.abc import Awaitable
 from typing import Any, Final, cast
 
 from nats.aio.msg import Msg
@@ -16,6 +17,12 @@ from .clock import now_ms
 from .decisions.liveness import is_leased
 from .log_store import Recent, SessionLog
 
+# Who takes a run over the moment it is queued again has a lease before this one is dropped: that one stays.
+_DROP = """
+local expires = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if expires and tonumber(expires) <= tonumber(ARGV[2]) then return redis.call('ZREM', KEYS[1], ARGV[1]) end
+return 0
+"""
 _SESSIONS: Final = 100_000
 _BELIEVED_S: Final = 5.0  # how long a session's lease_ms is believed: opened again, it may be another
 _SHARES: Final = 4  # so often within a lease is a beat told to Redis
@@ -83,9 +90,13 @@ class Leases:
             lambda redis: redis.zadd(keys.leases(), {session_id: until}, xx=True, gt=True)
         )
 
-    async def drop(self, session_id: str) -> None:
-        """Nobody has to beat for a session."""
-        await self._gate.attempt(lambda redis: redis.zrem(keys.leases(), session_id))
+    async def drop(self, session_id: str, now: int) -> None:
+        """Nobody has to beat for a session whose lease had passed at epoch ms `now`; a later one stays."""
+
+        async def remove(redis: Redis) -> Any:
+            return await cast(Awaitable[Any], redis.eval(_DROP, 1, keys.leases(), session_id, str(now)))
+
+        await self._gate.attempt(remove)
 
     async def _length(self, session_id: str, now: float) -> int:
         read_at, lease = self._lengths.get(session_id, (0.0, 0))

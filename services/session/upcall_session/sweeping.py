@@ -55,10 +55,10 @@ class Sweeper:
                 self._broken_at = time.monotonic()
                 continue
             self._note_delay(time.monotonic() - planned)
-            due = await self._leases.due(now_ms())
-            for session_id in due or []:
+            now = now_ms()
+            for session_id in await self._leases.due(now) or []:
                 try:
-                    await self._look(session_id)
+                    await self._look(session_id, now)
                 except Unavailable as error:
                     logger.warning("sweep broken off", session_id=session_id, error=str(error))
                     break
@@ -82,12 +82,12 @@ class Sweeper:
         connected = max(self._service.nats_steady_since, self._service.redis.steady_since)
         return (time.monotonic() - max(self._broken_at, connected, *late)) * 1000
 
-    async def _look(self, session_id: str) -> None:
+    async def _look(self, session_id: str, due_at: int) -> None:
         loaded = await self._sessions.log.load(session_id)
         if loaded is None or not is_leased(loaded.state):
             # Whoever declared it gone may have died before all was told.
             await self._sessions.advance(session_id, now_ms(), again=True)
-            await self._leases.drop(session_id)
+            await self._leases.drop(session_id, due_at)
             return
         lease = loaded.state.lease_ms
         silent = self._leases.silent_ms(session_id)
@@ -107,7 +107,7 @@ class Sweeper:
             GONE.inc()
             logger.info("gone", session_id=session_id, lease_ms=lease)
         if outcome.loaded is None or not is_leased(outcome.loaded.state):
-            await self._leases.drop(session_id)
+            await self._leases.drop(session_id, due_at)
 
 
 def _same_host(now: SessionState, then: SessionState) -> bool:

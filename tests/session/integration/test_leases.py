@@ -1,0 +1,48 @@
+"""A lease that has passed is dropped, and one that was granted meanwhile is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from tests.blackbox.deployment import Deployment
+from tests.blackbox.wire import Json, Runner, Wire, uid
+from upcall_contracts import keys
+from upcall_session.leases import Leases
+from upcall_shell.redis_gate import RedisGate
+
+
+@pytest.fixture
+async def gate(up: Deployment) -> AsyncIterator[RedisGate]:
+    """A database beside the one of the deployment, whose services would drop leases too."""
+    gate = RedisGate(up.redis_url.removesuffix("/0") + "/1")
+    yield gate
+    await gate.close()
+
+
+@pytest.mark.parametrize(("expires", "stays"), [(1000, False), (1001, True)], ids=["passed", "granted anew"])
+async def test_only_a_lease_that_has_passed_is_dropped(gate: RedisGate, expires: int, stays: bool) -> None:
+    session_id = uid("S")
+    await gate.redis.zadd(keys.leases(), {session_id: expires})
+    nobody = cast(Any, None)
+    await Leases(gate, nobody, nobody).drop(session_id, 1000)
+    assert (await gate.redis.zscore(keys.leases(), session_id) is not None) is stays
+
+
+async def test_who_takes_a_run_over_at_once_and_dies_is_found_gone(w: Wire) -> None:
+    """A runner that waits for the run has claimed it before all that its last holder's end brings is done."""
+
+    async def lose_every_holder() -> Json:
+        parent = await w.start(await w.open())
+        runner = Runner(w, uid("agent"))
+        spawn = {"agent": runner.agent, "task": "Build.", "run_id": parent.run_id, "lease_ms": 1000}
+        made = await w.do(parent.caller, "session.spawn", **spawn)
+        for _ in range(3):
+            await runner.take(beats=False)
+        return await w.until_settled(made["run_id"], within=20)
+
+    runs = await asyncio.gather(*(lose_every_holder() for _ in range(20)))
+    assert {(run["outcome"], run["attempt"]) for run in runs} == {("lost", 3)}
