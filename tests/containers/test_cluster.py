@@ -2,7 +2,7 @@
 
 200 questions are open and 50 children are finishing when it happens. What was acknowledged is carried out,
 once; and new commands are carried out again within 15 s. The figures are printed (pytest -s) and stand in
-docs/scaling.md, with why a parent hears of what is new some seconds later.
+docs/scaling.md, with why a parent may hear of what is new some seconds later.
 """
 
 import asyncio
