@@ -48,10 +48,15 @@ class Leases:
         if is_leased(after) and (before is None or not was or _host(before) != _host(after)):
             await self.grant(after)
 
-    async def grant(self, state: SessionState) -> None:
+    async def follow_again(self, state: SessionState) -> None:
+        """Grant the lease that is missing: whoever stored the entry died before it was granted."""
+        if is_leased(state):
+            await self.grant(state, if_missing=True)
+
+    async def grant(self, state: SessionState, *, if_missing: bool = False) -> None:
         """A whole lease from now on."""
-        expires = now_ms() + state.lease_ms
-        await self._keeper.write(lambda redis: redis.zadd(keys.leases(), {state.session_id: expires}))
+        lease = {state.session_id: now_ms() + state.lease_ms}
+        await self._keeper.write(lambda redis: redis.zadd(keys.leases(), lease, nx=if_missing))
 
     async def beat(self, message: Msg) -> None:
         """Hear a heartbeat."""

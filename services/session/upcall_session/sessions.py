@@ -246,6 +246,7 @@ class Sessions:
         await self._empty(after, [item for item in after.taken if item not in taken])
 
     async def _follow_again(self, state: SessionState) -> None:
+        await self.leases.follow_again(state)
         await self.dispatch(state)
         for entry in state.inbox:
             if entry.rewrite:

@@ -10,8 +10,10 @@ import pytest
 
 from tests.blackbox.deployment import Deployment
 from tests.blackbox.wire import Json, Runner, Wire, uid
+from tests.session.world import World
 from upcall_contracts import keys
 from upcall_session.leases import Leases
+from upcall_shell.indexing import IndexKeeper
 from upcall_shell.redis_gate import RedisGate
 
 
@@ -30,6 +32,29 @@ async def test_only_a_lease_that_has_passed_is_dropped(gate: RedisGate, expires:
     nobody = cast(Any, None)
     await Leases(gate, nobody, nobody).drop(session_id, 1000)
     assert (await gate.redis.zscore(keys.leases(), session_id) is not None) is stays
+
+
+@pytest.mark.parametrize(
+    ("there", "stays"), [(None, False), (2_000_000_000_000, True)], ids=["left out", "granted before"]
+)
+async def test_lease_that_a_crash_left_out_is_granted(
+    gate: RedisGate, there: int | None, stays: bool
+) -> None:
+    """The command comes again, and finds its entry in the log: nothing else would notice a host that dies."""
+    world = World()
+    world.open("P")
+    _, ids = world.spawn("P", host="self", lease_ms=60_000)
+    state = world.states[ids.session_id]
+    if there is not None:
+        await gate.redis.zadd(keys.leases(), {state.session_id: there})
+    await Leases(gate, IndexKeeper(gate, "session", nothing), cast(Any, None)).follow_again(state)
+    found = await gate.redis.zscore(keys.leases(), state.session_id)
+    assert found is not None
+    assert (found == there) is stays
+
+
+async def nothing() -> None:
+    """Rebuild no index."""
 
 
 async def test_who_takes_a_run_over_at_once_and_dies_is_found_gone(w: Wire) -> None:
