@@ -17,7 +17,7 @@ from upcall_deploy.probes import Probe
 RAPID_S = 5.0
 """A process that lived shorter than this died rapidly, and the next start waits longer."""
 POLL_UNREADY_S = 0.03
-POLL_READY_S = 0.5
+POLL_READY_S = 1.0
 LOG_LIMIT = 10 * 1024 * 1024
 
 

@@ -241,8 +241,12 @@ class RedisGate:
 
     async def is_ready(self, service: str) -> bool:
         """Whether a service's index is whole; False also while Redis is away."""
+        await self.know_server()
+        mark = await self.attempt(lambda redis: redis.get(keys.ready(service)))
+        if self._server is not None:
+            return self.is_of_this_server(cast(bytes | None, mark))
 
-        async def look(redis: Redis) -> bool:
+        async def look(redis: Redis) -> bool:  # a connection was made just now: ask both on the same one
             async with redis.pipeline(transaction=False) as pipe:
                 self.look_if_ready(pipe, service)
                 return self.was_ready(*await pipe.execute())
