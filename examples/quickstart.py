@@ -17,7 +17,7 @@ async def child(run: upcall.Run) -> str:
 async def parent() -> None:
     """Answer what the child asks, take its report, and end."""
     async with upcall.connect() as up, asyncio.TaskGroup() as tasks:
-        tasks.create_task(runner.run())
+        tasks.create_task(runner.run(handle_signals=False))
         planner = await up.open_session(agent="planner")
         await planner.spawn("explorer", "Map the API.")
         async for item in planner.inbox():

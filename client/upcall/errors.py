@@ -28,6 +28,8 @@ UpcallError
 
 from typing import Any
 
+from nats.errors import NoRespondersError
+
 from upcall_contracts.errors import ErrorCode, Refusal
 from upcall_contracts.records import QuestionRecord, QuestionStatus
 from upcall_contracts.tools import ask_parent_result
@@ -59,6 +61,8 @@ class NoReplyError(UpcallError):
     ) -> None:
         if stored:
             what = "It is stored, and is carried out once the services are back"
+        elif isinstance(last, NoRespondersError):
+            what = "NATS runs, but Upcall does not: nobody listens there. Start it (`make up`)"
         else:
             what = f"Are the servers and services running? Last error: {last!r}"
         again = f" Send it again with command_id={command_id!r} to learn the outcome." if command_id else ""

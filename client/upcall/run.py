@@ -13,6 +13,7 @@ from upcall_contracts.records import (
     QuestionRecord,
     RunRecord,
     SessionRecord,
+    Trigger,
     WorkOutcome,
     WorkRecord,
 )
@@ -25,6 +26,7 @@ from .parent import Parent
 from .wire import Wire, log
 
 _SETTLE_TIMEOUT: Final = 600.0
+_SETTLE_WHEN_CANCELLED: Final = 10.0
 WorkKindName = Literal["shell", "other"]
 
 
@@ -149,6 +151,11 @@ class Run(Parent):
         }
         return answer_of(await self._asker.ask(body, tool_call_id, command_id))
 
+    @property
+    def trigger(self) -> Trigger:
+        """What started it. At `wake` the task is what came of children or work that were left running."""
+        return self.record.trigger
+
     # History
 
     async def append(
@@ -199,9 +206,14 @@ class Run(Parent):
             async with background:
                 background.summary = await work
 
+        def over(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()):  # it is told as failed work
+                log.warning("%s of run %s failed", label, self.run_id, exc_info=error)
+
         task = asyncio.create_task(carry_on())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(over)
         return task
 
     async def finish(self, work: Background, outcome: WorkOutcome) -> WorkRecord | None:
@@ -245,8 +257,12 @@ class Run(Parent):
         error: str | None = None,
         *,
         command_id: str | None = None,
+        within: float = _SETTLE_TIMEOUT,
     ) -> RunRecord:
-        """End the run, naming what it leaves running. A runner does this when the handler returns."""
+        """End the run, naming what it leaves running. A runner does this when the handler returns.
+
+        `within` is for how many seconds the services may be away before it is a NoReplyError.
+        """
         left = list(self._work.values())
         for work in left:
             work.named = True
@@ -260,18 +276,20 @@ class Run(Parent):
             "attempt": self.record.attempt,
         }
         result = await self.wire.command(
-            self.caller, "run.settle", body, command_id=command_id, within=_SETTLE_TIMEOUT
+            self.caller, "run.settle", body, command_id=command_id, within=within
         )
         await self._asker.close()
         self.record = RunRecord.model_validate(result["run"])
         return self.record
 
-    async def end(self, error: BaseException | None, output: str | None) -> None:
+    async def end(
+        self, error: BaseException | None, output: str | None, within: float = _SETTLE_TIMEOUT
+    ) -> None:
         """Settle as it came out: it returned, or raised this. A run that is not ours any more is let be."""
         if isinstance(error, RunNotActiveError):
             return
         try:
-            await self.settle(*_ending(error, output))
+            await self.settle(*_ending(error, output), within=within)
         except InvalidError as refusal:
             await self.settle(Outcome.FAILED, error=f"What the run produced was refused: {refusal}")
 
@@ -284,8 +302,10 @@ class Run(Parent):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Ctrl-C cancels: whoever pressed it waits a little for the services, not as long as work is worth.
+        cancelled = isinstance(error, asyncio.CancelledError)
         try:
-            await self.end(error, self.output)
+            await self.end(error, self.output, _SETTLE_WHEN_CANCELLED if cancelled else _SETTLE_TIMEOUT)
         finally:
             await self._asker.close()
             await self._block.__aexit__(None, None, None)

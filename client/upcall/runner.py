@@ -128,7 +128,13 @@ class Runner:
 
     async def _finish(self, grace: float) -> None:
         """Let the runs in hand end; those that don't are let go of, and keep their questions."""
-        if self._active:
+        if self._active and grace:
+            log.warning(
+                "stopping: %d runs in hand have %g s to end, then another runner takes them over; "
+                "a second signal stops at once",
+                len(self._active),
+                grace,
+            )
             await asyncio.wait(self._active.values(), timeout=grace)
         left = list(self._active.values())
         for task in left:

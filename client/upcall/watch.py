@@ -56,7 +56,7 @@ class Watch:
     ) -> tuple[BaseException | None, str | None]:
         """Let the handler run to its end; what it raised, and what it returned."""
         self._attempt = run.attempt
-        self._task = asyncio.create_task(handler)
+        self._task = asyncio.create_task(_contained(handler))
         if self.over:
             self._task.cancel()
         try:
@@ -66,6 +66,8 @@ class Watch:
             await asyncio.wait({self._task})
             raise
         task, self._task = self._task, None
+        if task.cancelled() and not self.over:
+            return RuntimeError("A cancel came from within the handler; nobody has cancelled the run."), None
         if task.cancelled():
             return asyncio.CancelledError(), None
         if error := task.exception():
@@ -121,3 +123,12 @@ class Watch:
             cursor = page["cursor"]
             if not cursor:
                 return
+
+
+async def _contained(handler: Coroutine[Any, Any, str | None]) -> str | None:
+    """Carry a handler out. One that exits ends its run, and not the runner with all its other runs."""
+    try:
+        return await handler
+    except SystemExit as error:
+        text = f"The handler exited with {error.code!r}; it ends its run by returning, or with an exception."
+        raise RuntimeError(text) from error

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, Final, cast
 from uuid import uuid4
@@ -132,6 +132,8 @@ class Wire:
     ) -> dict[str, Any]:
         """Have a command (`question.ask`) carried out; its result, RefusedError or NoReplyError."""
         command_id = command_id or uuid4().hex
+        if not is_token(caller):
+            raise refused(refusals.invalid_caller(caller))
         subject = subjects.command(caller, *name.split("."))
         payload = _encode({**body, "command_id": command_id})
         if len(payload) > limits.BODY_MAX_BYTES:
@@ -159,6 +161,8 @@ class Wire:
 
         `waits` is how many seconds the service itself may rightly take (run.wait, question.wait).
         """
+        if not is_token(caller):
+            raise refused(refusals.invalid_caller(caller))
         subject = subjects.query(caller, *name.split("."))
         payload = _encode(body)
         deadline = _now() + waits + within
@@ -296,7 +300,22 @@ def _now() -> float:
 def _encode(body: dict[str, Any]) -> bytes:
     """JSON without what is None, which on this wire is the same as absent."""
     given = {name: value for name, value in body.items() if value is not None}
-    return json.dumps(given, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    try:
+        return _json(given)
+    except (TypeError, ValueError):
+        raise refused(refusals.invalid(list(_no_json(given)))) from None
+
+
+def _no_json(given: dict[str, Any]) -> Iterator[dict[str, str]]:
+    for name, value in given.items():
+        try:
+            _json(value)
+        except (TypeError, ValueError) as error:
+            yield {"field": name, "problem": f"can't be written as JSON: {error}"}
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def _read(raw: bytes) -> dict[str, Any]:

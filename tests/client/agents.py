@@ -36,6 +36,19 @@ async def stubborn(run: upcall.Run) -> str:
     return "woke up"
 
 
+async def exits(run: upcall.Run) -> str:
+    """As a command-line library does that finds bad arguments."""
+    sys.exit(2)
+
+
+async def trips(run: upcall.Run) -> str:
+    """Awaits what something else has cancelled."""
+    inner = asyncio.ensure_future(asyncio.sleep(60))
+    asyncio.get_running_loop().call_soon(inner.cancel)
+    await inner
+    return "never"
+
+
 async def steps(run: upcall.Run) -> str:
     for number in range(10):
         await run.append([{"role": "assistant", "content": f"step {number}"}], steps=1)
@@ -68,7 +81,7 @@ async def big(run: upcall.Run) -> str:
     return "x" * 300_000
 
 
-AGENTS = (echo, asks, fails, sleeps, stubborn, steps, leaves, boss, lead, big)
+AGENTS = (echo, asks, fails, exits, trips, sleeps, stubborn, steps, leaves, boss, lead, big)
 
 
 def runner_of(up: upcall.Upcall | str, *names: str, id: str | None = None) -> upcall.Runner:  # noqa: A002

@@ -404,3 +404,31 @@ async def test_a_resting_parent_is_woken_by_a_report_and_reports_once(parent: up
     assert len(result.record.runs) == 2
     items = await parent.query("inbox.list", {"session_id": child.session_id})
     assert items["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("agent", "says"), [("exits", "exited with 2"), ("trips", "from within the handler")]
+)
+async def test_a_handler_that_ends_oddly_fails_its_run_and_no_other(
+    parent: upcall.Session, agent: str, says: str
+) -> None:
+    beside = await parent.spawn("asks", "Keep v1?")
+    odd = await (await parent.spawn(agent, "end oddly")).result()
+    assert (odd.outcome, odd.ok) == (Outcome.FAILED, False)
+    assert says in odd.text
+    question = await beside.wait()
+    assert isinstance(question, upcall.Question)
+    await question.answer("yes", option="keep")
+    result = await beside.wait()
+    assert isinstance(result, upcall.Result)
+    assert result.answer == "keep in attempt 1: yes"
+
+
+async def test_bad_input_is_one_kind_of_error_wherever_it_is_found(
+    live: upcall.Upcall, parent: upcall.Session
+) -> None:
+    with pytest.raises(upcall.InvalidError) as refused:
+        await live.open_session("bad id", agent="planner")
+    assert refused.value.details["fields"][0]["field"] == "caller"
+    with pytest.raises(upcall.InvalidError, match="meta can't be written as JSON"):
+        await parent.spawn("echo", "a part", meta={"a": {1}})
