@@ -1,7 +1,8 @@
 """What a parent holds of its children: a handle, and results that count failures."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -119,7 +120,7 @@ class Child:
     """A child session, with the run that was started last through this handle."""
 
     def __init__(self, parent: "Parent", admitted: Admitted) -> None:
-        self._parent = parent
+        self.parent = parent
         self.admitted = admitted
         self.session_id = admitted.session_id
         self.run_id = admitted.run_id
@@ -128,84 +129,98 @@ class Child:
     def __repr__(self) -> str:
         return f"Child(session_id={self.session_id!r}, run_id={self.run_id!r}, period_id={self.period_id!r})"
 
-    async def wait(self) -> Result | Question:
+    async def wait(self, *, within: float | None = None) -> Result | Question:
         """The result, once the child has come to rest; or its question, as soon as it asks one.
 
         After answering, wait again. The result is taken by this: it does not stand in the inbox any more.
+        `within` is in seconds, and ends in TimeoutError. Giving up a wait loses nothing: the result comes
+        through the inbox, or through a later wait.
         """
-        run_id = self.run_id
-        for pause in _pauses():
-            state, question = await self._wait_for_run(run_id)
-            if question:
-                return Question(question, self._parent)
-            if state != RunStatus.SETTLED:
-                continue
-            if report := await self._decided_report():
-                await self._parent.take(report)
-                return Result(report)
-            # The period is still open: its work runs, or a further run of it does.
-            run_id = (await self.session()).run_id or run_id
-            await asyncio.sleep(pause)
-        raise AssertionError("unreachable")
+        async with _waiting([self], within):
+            seen = await self._until_seen()
+            return seen if isinstance(seen, Question) else (await _take([self], [seen]))[0]
 
-    async def result(self, answer: Answerer | None = None) -> Result:
-        """The result, past any questions: each is given to `answer`, or left to whoever reads the inbox."""
+    async def result(self, answer: Answerer | None = None, *, within: float | None = None) -> Result:
+        """The result, past any questions: each is given to `answer`, or left to whoever reads the inbox.
+
+        See wait about `within`.
+        """
+        async with _waiting([self], within):
+            return (await _take([self], [await self.until_decided(answer)]))[0]
+
+    async def until_decided(self, answer: Answerer | None = None) -> ReportRecord:
+        """The report, past any questions, as `result` waits for it. It is not taken: the inbox has it too."""
         while True:
-            seen = await self.wait()
-            if isinstance(seen, Result):
+            seen = await self._until_seen()
+            if isinstance(seen, ReportRecord):
                 return seen
             if answer:
                 await answer(seen)
             await self._until_ended(seen.request_id)
 
+    async def _until_seen(self) -> ReportRecord | Question:
+        run_id = self.run_id
+        for pause in _pauses():
+            state, question = await self._wait_for_run(run_id)
+            if question:
+                return Question(question, self.parent)
+            if report := await self._decided_report():
+                return report
+            if state != RunStatus.SETTLED:
+                continue
+            # The period is still open: its work runs, or a further run of it does.
+            run_id = (await self.session()).run_id or run_id
+            await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
     async def continue_(self, task: str, **options: Any) -> "Child":
         """Give it a further task; the options are those of Parent.continue_."""
-        return await self._parent.continue_(self.session_id, task, **options)
+        return await self.parent.continue_(self.session_id, task, **options)
 
     async def cancel(self, reason: str | None = None, *, cascade: bool = True) -> list[str]:
         """Cancel what it is doing, and with cascade what its descendants are doing; the runs' ids."""
-        return await self._parent.cancel(self.session_id, reason, cascade=cascade)
+        return await self.parent.cancel(self.session_id, reason, cascade=cascade)
 
     async def close(self, *, cascade: bool = True) -> SessionRecord:
         """Close it for good."""
-        return await self._parent.close(self.session_id, cascade=cascade)
+        return await self.parent.close(self.session_id, cascade=cascade)
 
     async def background(self) -> RunRecord:
         """Turn its foreground run into a background one: its result will be an item of the inbox."""
         body = {"run_id": self.run_id}
-        return RunRecord.model_validate((await self._parent.command("session.background", body))["run"])
+        return RunRecord.model_validate((await self.parent.command("session.background", body))["run"])
 
     async def release(self, reason: str | None = None) -> ReportRecord:
         """Have its held report delivered now; what still runs is named in it."""
         body = {"session_id": self.session_id, "reason": reason}
-        return ReportRecord.model_validate((await self._parent.command("report.release", body))["report"])
+        return ReportRecord.model_validate((await self.parent.command("report.release", body))["report"])
 
     async def session(self) -> SessionRecord:
         """Its session, as it stands now."""
-        result = await self._parent.query("session.get", {"session_id": self.session_id})
+        result = await self.parent.query("session.get", {"session_id": self.session_id})
         return SessionRecord.model_validate(result["session"])
 
     async def run(self) -> RunRecord:
         """Its run, as it stands now."""
-        return RunRecord.model_validate((await self._parent.query("run.get", {"run_id": self.run_id}))["run"])
+        return RunRecord.model_validate((await self.parent.query("run.get", {"run_id": self.run_id}))["run"])
 
     async def report(self) -> ReportRecord | None:
         """The report of its period as it stands now; None before there is any."""
         try:
-            result = await self._parent.query("report.get", {"period_id": self.period_id})
+            result = await self.parent.query("report.get", {"period_id": self.period_id})
         except NotFoundError:
             return None
         return ReportRecord.model_validate(result["report"])
 
     async def history(self) -> list[HistoryMessage]:
         """All its messages."""
-        return await self._parent.history(self.session_id)
+        return await self.parent.history(self.session_id)
 
     async def carry_out(self) -> "Run":
         """The run of a `self` child, to be carried out here: `async with await child.carry_out() as run`."""
         from .run import Run
 
-        return await Run.of_self(self._parent.wire, self.session_id, self.run_id)
+        return await Run.of_self(self.parent.wire, self.session_id, self.run_id)
 
     async def tool_result(self) -> ToolResult:
         """What `spawn_agent` gives back in the foreground: the result, or the question."""
@@ -214,7 +229,7 @@ class Child:
 
     async def _wait_for_run(self, run_id: str) -> tuple[str, QuestionRecord | None]:
         body = {"run_id": run_id, "timeout_ms": _WAIT_MS}
-        seen = await self._parent.query("run.wait", body, waits=_WAIT_MS / 1000)
+        seen = await self.parent.query("run.wait", body, waits=_WAIT_MS / 1000)
         self.period_id = self.period_id or RunRecord.model_validate(seen["run"]).period_id or ""
         question = seen["question"] if seen["state"] == "question" else None
         return seen["state"], QuestionRecord.model_validate(question) if question else None
@@ -226,19 +241,50 @@ class Child:
     async def _until_ended(self, request_id: str) -> None:
         body = {"request_id": request_id, "timeout_ms": _WAIT_MS}
         while True:
-            result = await self._parent.query("question.wait", body, waits=_WAIT_MS / 1000)
+            result = await self.parent.query("question.wait", body, waits=_WAIT_MS / 1000)
             if QuestionRecord.model_validate(result["question"]).status is not QuestionStatus.WAITING:
                 return
 
 
-async def wait_all(children: Sequence[Child], answer: Answerer | None = None) -> Results:
-    """The results of all; see Child.result. If one wait fails, the others are given up."""
-    tasks = [asyncio.create_task(child.result(answer)) for child in children]
+async def wait_all(
+    children: Sequence[Child], answer: Answerer | None = None, *, within: float | None = None
+) -> Results:
+    """The results of all; see Child.result. If one wait fails, the others are given up, and none is taken."""
+    async with _waiting(children, within):
+        tasks = [asyncio.create_task(child.until_decided(answer)) for child in children]
+        try:
+            reports = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return Results(await _take(children, reports))
+
+
+@asynccontextmanager
+async def _waiting(children: Sequence[Child], within: float | None) -> AsyncIterator[None]:
+    """While in here, their reports don't come through the inbox: TimeoutError after so many seconds."""
+    with ExitStack() as waits:
+        for child in children:
+            waits.enter_context(child.parent.waits.of(child.run_id))
+        async with asyncio.timeout(within):
+            yield
+
+
+async def _take(children: Sequence[Child], reports: Sequence[ReportRecord]) -> list[Result]:
+    """The children's reports as results. The last step of a wait: before it, nothing is taken."""
+    theirs: dict[Parent, list[ReportRecord]] = {}
+    for child, report in zip(children, reports, strict=True):
+        theirs.setdefault(child.parent, []).append(report)
     try:
-        return Results(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
+        for parent, found in theirs.items():
+            await parent.take(found)
+    except BaseException:  # cancelled, mostly
+        for parent, found in theirs.items():
+            parent.waits.give_up(found)
+        raise
+    for parent, found in theirs.items():
+        parent.waits.returns(found)
+    return [Result(report) for report in reports]
 
 
 def _pauses() -> Iterator[float]:

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections import deque
-from contextlib import suppress
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -16,10 +17,12 @@ from pydantic import ValidationError
 
 from upcall_contracts import streams, subjects
 from upcall_contracts.events import Event
+from upcall_contracts.records import ReportRecord, ReportStatus
+from upcall_contracts.texts import report_item_text
 
 from . import tracing
 from .errors import ForbiddenError
-from .items import Item, read_item
+from .items import Item, Report, read_item
 from .wire import TROUBLE, Wire, log
 
 if TYPE_CHECKING:
@@ -31,19 +34,69 @@ _FORGET_AFTER: Final = 30.0  # an unused consumer goes by itself
 _PAUSE: Final = 0.5
 
 
+class Waits:
+    """What a parent's waits and inboxes know of each other, so that a report comes through one of them."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        """Set whenever an inbox may have something to give that it had not before."""
+        self.returned: set[str] = set()
+        """Items that a wait has returned; an inbox that still holds them skips them."""
+        self.handled: set[str] = set()
+        """Items that the services have handled, as far as this process knows."""
+        self.given_up: dict[str, ReportRecord] = {}
+        """Reports whose wait was given up while it took them. They may be handled: we have to give them."""
+        self._runs: Counter[str] = Counter()
+
+    @contextmanager
+    def of(self, run_id: str) -> Iterator[None]:
+        """While in here, somebody waits for this run, and inboxes leave its report to the wait."""
+        self._runs[run_id] += 1
+        try:
+            yield
+        finally:
+            self._runs[run_id] -= 1
+            if not self._runs[run_id]:
+                del self._runs[run_id]
+            self.changed.set()
+
+    def will_return(self, item: Item) -> bool:
+        """Whether a wait in progress will return it. Questions are everybody's, until they end."""
+        return isinstance(item, Report) and any(run_id in self._runs for run_id in item.record.runs)
+
+    def returns(self, reports: Iterable[ReportRecord]) -> None:
+        """A wait returns these: they are no items any more."""
+        for report in reports:
+            self.returned.add(report.period_id)
+            self.given_up.pop(report.period_id, None)
+
+    def give_up(self, reports: Iterable[ReportRecord]) -> None:
+        """A wait was given up while it took these: whoever waits or reads next is to have them."""
+        for report in reports:
+            if report.status is ReportStatus.DELIVERED and report.period_id not in self.returned:
+                self.given_up[report.period_id] = report
+
+    def handle(self, named: Iterable[str], handled: Iterable[str]) -> None:
+        """The items named have been dealt with; these the services have handled for that."""
+        self.handled.update(handled)
+        for item_id in named:
+            self.given_up.pop(item_id, None)
+
+
 class Inbox:
     """Reads `inbox.<session_id>.>` through a consumer of its own, and starts over whenever that breaks.
 
     The stream keeps the last message of each item, so a fresh start gives exactly what is not handled; what
-    was given before is not given twice. Items that a foreground call waits for (`for_run`) are left to it.
+    was given before is not given twice. Items that a foreground call waits for (`for_run`) are left to it. A
+    report that a wait of this parent object is to return is held back until the wait has, or has given up.
     """
 
     def __init__(self, wire: Wire, parent: "Parent") -> None:
         self._wire = wire
         self._parent = parent
         self._items: deque[tuple[Item, tracing.Origin | None]] = deque()
-        self._changed = asyncio.Event()
-        self._seen: set[tuple[str, str]] = set()
+        self._waits = parent.waits
+        self._seen: set[str] = set()
         self._over: set[str] = set()  # ended or handled since it was read
         self._reader: asyncio.Task[None] | None = None
 
@@ -54,17 +107,16 @@ class Inbox:
         """The next item; waits for ever. Giving up a wait loses nothing."""
         if self._reader is None:
             self._reader = self._wire.read(self._read())
-            self._reader.add_done_callback(lambda _: self._changed.set())
+            self._reader.add_done_callback(lambda _: self._waits.changed.set())
         while True:
-            while self._items:
-                item, origin = self._items.popleft()
-                if item.item_id not in self._over and item.item_id not in self._parent.taken:
-                    return replace(item, origin=item.received_from(origin))
+            if found := self._pop():
+                item, origin = found
+                return replace(item, origin=item.received_from(origin))
             if self._reader.done():
                 self._reader.result()  # its error is the caller's
                 raise StopAsyncIteration
-            self._changed.clear()
-            await self._changed.wait()
+            self._waits.changed.clear()
+            await self._waits.changed.wait()
 
     async def next(self, within: float) -> Item | None:
         """The next item, or None when none comes in so many seconds."""
@@ -84,6 +136,32 @@ class Inbox:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def _pop(self) -> tuple[Item, tracing.Origin | None] | None:
+        """The first item that is still to be given; those that a wait will return keep their places."""
+        for report in self._waits.given_up.values():
+            self._put(Report(report, report_item_text(report), self._parent), None)
+        place = 0
+        while place < len(self._items):
+            item, origin = self._items[place]
+            if self._waits.will_return(item):
+                place += 1
+                continue
+            del self._items[place]
+            if not self._is_over(item.item_id):
+                return item, origin
+        return None
+
+    def _is_over(self, item_id: str) -> bool:
+        if item_id in self._waits.returned:
+            return True
+        return item_id in self._over and item_id not in self._waits.given_up
+
+    def _put(self, item: Item, origin: tracing.Origin | None) -> None:
+        if item.item_id not in self._seen:
+            self._seen.add(item.item_id)
+            self._items.append((item, origin))
+            self._waits.changed.set()
 
     async def _read(self) -> None:
         session_id = self._parent.session_id
@@ -131,6 +209,7 @@ class Inbox:
         item_id = message.subject.rpartition(".")[2]
         if not message.data:
             self._over.add(item_id)
+            self._waits.handled.add(item_id)
             return
         try:
             event = Event.model_validate(json.loads(message.data))
@@ -142,10 +221,8 @@ class Inbox:
         item = read_item(event, self._parent)
         if item is None:
             self._over.add(item_id)
-        elif (item_id, event.type) not in self._seen:
-            self._seen.add((item_id, event.type))
-            self._items.append((item, tracing.origin_of(message.headers)))
-            self._changed.set()
+        else:
+            self._put(item, tracing.origin_of(message.headers))
 
 
 def _fresh_consumer(session_id: str) -> ConsumerConfig:

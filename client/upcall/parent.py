@@ -1,6 +1,7 @@
 """The parent's side: spawn, continue, wait, answer, inbox. A session can do all of it, and so can a run."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -20,12 +21,14 @@ from upcall_contracts.tools import ToolResult
 
 from .children import Answerer, Child, Result, Results, wait_all
 from .errors import RefusedError
-from .inbox import Inbox
+from .inbox import Inbox, Waits
 from .items import Question
 from .wire import Wire
 
 _TAKE_TRIES: Final = 40
 _TAKE_PAUSE: Final = 0.05
+_TAKE_TRIES_OLD: Final = 3
+_OLD_MS: Final = 10_000  # by this machine's clock; JetStream derives an item within milliseconds
 
 
 class Parent:
@@ -36,8 +39,8 @@ class Parent:
         self.caller = caller
         self.session_id = session_id
         self.run_id = run_id
-        self.taken: set[str] = set()
-        """Items that a wait of this process has returned; an inbox that still holds them skips them."""
+        self.waits = Waits()
+        """What its waits have returned, and are about to."""
 
     # Children
 
@@ -129,9 +132,14 @@ class Parent:
                 ids = of
         return Child(self, ids)
 
-    async def wait_all(self, children: Sequence[Child], answer: Answerer | None = None) -> Results:
-        """The results of all, with failures counted; questions go to `answer`, or are left to the inbox."""
-        return await wait_all(children, answer)
+    async def wait_all(
+        self, children: Sequence[Child], answer: Answerer | None = None, *, within: float | None = None
+    ) -> Results:
+        """The results of all, with failures counted; questions go to `answer`, or are left to the inbox.
+
+        If one wait fails, or they are not done `within` so many seconds (TimeoutError), no report is taken.
+        """
+        return await wait_all(children, answer, within=within)
 
     async def cancel(
         self,
@@ -163,7 +171,9 @@ class Parent:
     async def handle(self, *item_ids: str, command_id: str | None = None) -> list[str]:
         """Say that items have been dealt with; those that this call has taken away."""
         body = {"item_ids": list(item_ids), "session_id": self.session_id}
-        return (await self.command("inbox.handle", body, command_id))["handled"]
+        handled = (await self.command("inbox.handle", body, command_id))["handled"]
+        self.waits.handle(item_ids, handled)
+        return handled
 
     async def questions(self) -> list[Question]:
         """The questions of children that wait for an answer, oldest first."""
@@ -193,11 +203,24 @@ class Parent:
             (await self.command("question.answer", body, command_id))["question"]
         )
 
-    async def take(self, report: ReportRecord) -> None:
-        """Take a report as the result of a call, so that it is not an item any more."""
-        self.taken.add(report.period_id)
-        if report.status is ReportStatus.DELIVERED:
-            await self._take(report.period_id)
+    async def take(self, reports: Sequence[ReportRecord]) -> None:
+        """Handle the items of reports that a call is about to return.
+
+        The decision on a report is known a moment before the inbox has its item: try until it is there. One
+        that was handled elsewhere looks the same, so an old one is not tried for long. The same take has the
+        same command id: after one that was given up, the reply tells at once what that has handled.
+        """
+        left = [report for report in reports if report.status is ReportStatus.DELIVERED]
+        for tried in range(_TAKE_TRIES):
+            left = [r for r in left if r.period_id not in self.waits.handled]
+            if tried >= _TAKE_TRIES_OLD:
+                left = [r for r in left if not _is_old(r)]
+            if not left:
+                return
+            if tried:
+                await asyncio.sleep(_TAKE_PAUSE)
+            item_ids = sorted({report.period_id for report in left})
+            await self.handle(*item_ids, command_id=derive_id("take-", self.session_id, *item_ids))
 
     # Looking
 
@@ -273,13 +296,6 @@ class Parent:
     def _child(self, result: dict[str, Any]) -> Child:
         return Child(self, Admitted.model_validate(result))
 
-    async def _take(self, item_id: str) -> None:
-        """The decision on a report is known a moment before the inbox has its item: try until it is there."""
-        for _ in range(_TAKE_TRIES):
-            if item_id in await self.handle(item_id):
-                return
-            await asyncio.sleep(_TAKE_PAUSE)
-
     async def _parent_question(self, arguments: Mapping[str, Any], command_id: str | None) -> ToolResult:
         action, body = tools.parent_question_command(arguments)
         if action == "list":
@@ -306,3 +322,7 @@ class Parent:
             return await child.tool_result()
         except RefusedError as refusal:
             return tools.spawn_agent_result(named if isinstance(named, str) else None, refusal.refusal)
+
+
+def _is_old(report: ReportRecord) -> bool:
+    return time.time() * 1000 - (report.delivered_at or 0) > _OLD_MS
