@@ -237,7 +237,7 @@ async def test_r6_after_its_report_the_child_stays_silent(crashable: Deployment,
     await child.settle(answer="Built.")
     first = await child.report()
     await cw.do(parent.caller, "inbox.handle", item_ids=[child.period_id])
-    for _ in range(2):
+    for _ in range(3 if LONG else 1):
         await asyncio.to_thread(crashable.restart)
         await cw.query_surely(OPERATOR, "session.get", session_id=child.session_id)
         await never(

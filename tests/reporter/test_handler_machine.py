@@ -253,7 +253,7 @@ class Reporting(RuleBasedStateMachine):
             assert item.wakes is (closing.wakes and closing.for_run is None)
 
 
-EXAMPLES = int(os.environ.get("UPCALL_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("UPCALL_EXAMPLES", "100"))
 TestReporting = Reporting.TestCase
 TestReporting.settings = settings(
     max_examples=EXAMPLES,
