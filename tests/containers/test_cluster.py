@@ -1,8 +1,8 @@
 """Three NATS servers, streams of three replicas: one server fails in the middle of work.
 
 200 questions are open and 50 children are finishing when it happens. What was acknowledged is carried out,
-once; and new commands are carried out again within 15 s. The figures are printed (pytest -s) and stand in
-docs/scaling.md, with why a parent may hear of what is new some seconds later.
+once; new commands are carried out again, and heard of in inboxes, within 15 s. The figures are printed
+(pytest -s) and stand in docs/scaling.md.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from functools import partial
 from typing import Any
 
+import nats.js.errors
 import pytest
 import pytest_asyncio
 
@@ -204,7 +205,10 @@ async def test_the_leader_of_the_log_fails_in_the_middle(
         await cw.until_report(turn.period_id, "delivered", within=30)
 
     async def told() -> tuple[Counter[str], Counter[str]]:
-        events = await cw.history(parent.run_id)
+        try:
+            events = await cw.history(parent.run_id)
+        except nats.js.errors.ServiceUnavailableError:  # the server that is back elects with the others
+            return Counter(), Counter()
         ends = (seen.id for seen in select(events, "question") if seen.event in ENDS)
         return Counter(ends), Counter(seen.id for seen in select(events, "report", None, "delivered"))
 
@@ -218,3 +222,4 @@ async def test_the_leader_of_the_log_fails_in_the_middle(
     )
     assert seen == once_each
     assert back_after < BACK_WITHIN
+    assert heard_after < BACK_WITHIN
