@@ -21,6 +21,8 @@ from upcall_deploy.provision import provision_deployment
 from upcall_deploy.servers import nats_part
 from upcall_shell.settings import ShellSettings
 
+from .agents import runner_of
+
 Reply = dict[str, Any] | Refusal | None
 Script = Callable[[str, dict[str, Any]], Reply]
 
@@ -131,3 +133,14 @@ async def live(deployment: Deployment) -> AsyncIterator[upcall.Upcall]:
     await asyncio.to_thread(deployment.wait_ready)
     async with upcall.connect(deployment.nats_url) as up:
         yield up
+
+
+@pytest.fixture
+async def runner(live: upcall.Upcall) -> AsyncIterator[upcall.Runner]:
+    """Serves all the agents of tests until the test ends."""
+    runner = runner_of(live)
+    serving = asyncio.create_task(runner.run(handle_signals=False))
+    await runner.serving.wait()
+    yield runner
+    runner.stop()
+    await serving

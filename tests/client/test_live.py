@@ -1,7 +1,6 @@
 """The client against everything, real: what a harness relies on."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
@@ -10,17 +9,7 @@ import upcall
 from upcall.watch import Watch
 from upcall_contracts.records import Outcome, RunStatus, WorkOutcome
 
-from .agents import WHY, runner_of
-
-
-@pytest.fixture
-async def runner(live: upcall.Upcall) -> AsyncIterator[upcall.Runner]:
-    runner = runner_of(live)
-    serving = asyncio.create_task(runner.run(handle_signals=False))
-    await runner.serving.wait()
-    yield runner
-    runner.stop()
-    await serving
+from .agents import WHY
 
 
 @pytest.fixture

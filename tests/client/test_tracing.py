@@ -64,12 +64,8 @@ def spans() -> Iterator[Exported]:
 
 @pytest.fixture(scope="module")
 def running_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    place = Place(tmp_path_factory.mktemp("tracing"), brokers=0)
-    try:
-        asyncio.run(place.begin())
+    with Place.running(tmp_path_factory.mktemp("tracing"), brokers=0) as place:
         yield place
-    finally:
-        place.end()
 
 
 class Services:

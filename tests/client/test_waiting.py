@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +11,7 @@ import upcall
 import upcall.parent
 from upcall_contracts.records import ReportRecord, ReportStatus
 
-from .agents import runner_of
+pytestmark = pytest.mark.usefixtures("runner")
 
 
 class Watched(upcall.Session):
@@ -43,16 +42,6 @@ class Watched(upcall.Session):
         async with asyncio.timeout(15):
             while not {child.period_id for child in children} <= await self.listed():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-
-
-@pytest.fixture(autouse=True)
-async def runner(live: upcall.Upcall) -> AsyncIterator[upcall.Runner]:
-    runner = runner_of(live)
-    serving = asyncio.create_task(runner.run(handle_signals=False))
-    await runner.serving.wait()
-    yield runner
-    runner.stop()
-    await serving
 
 
 @pytest.fixture

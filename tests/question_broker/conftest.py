@@ -1,6 +1,5 @@
 """Two brokers on servers of their own, for all tests here; and the wire for each test."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -11,12 +10,8 @@ from tests.question_broker.world import World
 
 @pytest.fixture(scope="session")
 def running_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    place = Place(tmp_path_factory.mktemp("question-broker"), brokers=2)
-    try:
-        asyncio.run(place.begin())
+    with Place.running(tmp_path_factory.mktemp("question-broker"), brokers=2) as place:
         yield place
-    finally:
-        place.end()
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from upcall_deploy import probes
@@ -95,6 +96,17 @@ class Place:
         self.nats = Process(nats_part(directory, self._ports.give("nats")), directory / "nats.log")
         self.redis = Process(redis_part(directory, self._ports.give("redis")), directory / "redis.log")
         self.brokers = [self._broker(number) for number in range(1, brokers + 1)]
+
+    @classmethod
+    @contextmanager
+    def running(cls, directory: Path, brokers: int) -> "Iterator[Place]":
+        """One that runs until the block ends."""
+        place = cls(directory, brokers)
+        try:
+            asyncio.run(place.begin())
+            yield place
+        finally:
+            place.end()
 
     def _broker(self, number: int) -> Process:
         port = self._ports.give(f"broker-{number}")

@@ -150,12 +150,8 @@ class Dying:
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    place = Place(tmp_path_factory.mktemp("quiet"), brokers=0)
-    try:
-        asyncio.run(place.begin())
+    with Place.running(tmp_path_factory.mktemp("quiet"), brokers=0) as place:
         yield place
-    finally:
-        place.end()
 
 
 @asynccontextmanager

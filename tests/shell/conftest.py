@@ -1,6 +1,5 @@
 """A nats-server and a Valkey for the tests of the plumbing; no service runs on them."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -14,12 +13,8 @@ configure_logs("test", "CRITICAL", as_json=True)  # else each failure that a tes
 
 @pytest.fixture(scope="session")
 def running_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    place = Place(tmp_path_factory.mktemp("shell"), brokers=0)
-    try:
-        asyncio.run(place.begin())
+    with Place.running(tmp_path_factory.mktemp("shell"), brokers=0) as place:
         yield place
-    finally:
-        place.end()
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from upcall_shell.process import Service
 
 from .broker import Broker
 from .decisions.asking import AskRules
-from .figures import QuestionFigures
 from .handlers import command_handlers, deadline_handler, ends_handler
 from .index import SERVICE, QuestionIndex
+from .metrics import OLDEST, OPEN
 from .overdue import Overdue
 from .queries import QuestionQueries
 from .settings import BrokerSettings
@@ -37,7 +37,7 @@ def build(settings: BrokerSettings) -> Service:
     service.on_deliveries(streams.TIMERS, "question_broker-timers", deadline_handler(broker))
     service.on_deliveries(streams.LOG, "question_broker-ends", ends_handler(broker))
     service.on_queries(queries.handlers())
-    QuestionFigures(index).add_to(service.figures)
+    service.figures.add_oldest("questions", index.open_questions, OPEN, OLDEST)
     service.in_background(index.keeper.run)
     service.in_background(broker.mend)
     service.in_background(lambda: overdue.run(broker.deadline))

@@ -102,7 +102,7 @@ class Broker:
             schedules = loaded.state is None or loaded.state.waiting() is None  # else it will be refused
             scheduled = scheduled or schedules
             facts, _ = await asyncio.gather(
-                self._ask_facts(command, request_id, loaded),
+                self._ask_facts(command, mark, request_id, loaded),
                 self._set_deadline(run_id, request_id, now + body.timeout_ms) if schedules else _nothing(),
             )
             decided = decide_ask(facts, command.caller, body, mark, request_id, now, self._rules)
@@ -113,19 +113,19 @@ class Broker:
             return await self._carry_out(run_id, loaded, decided, now, mark)
 
         outcome = await self._until_decided(run_id, step, turn)
-        await self._forget_refused(command, run_id, outcome)
+        await self._forget_refused(command, mark, run_id, outcome)
         if scheduled:
             await self._mend_deadline(run_id, request_id, now + body.timeout_ms, outcome)
         return outcome
 
-    async def _ask_facts(self, command: Command[QuestionAsk], request_id: str, loaded: Loaded) -> AskFacts:
+    async def _ask_facts(
+        self, command: Command[QuestionAsk], mark: CommandMark, request_id: str, loaded: Loaded
+    ) -> AskFacts:
         run_id = command.body.run_id
         session_id = await self._index.session_of_run(run_id)
         (child, parent), elsewhere = await asyncio.gather(
             self._sessions.load_with_parent(session_id),
-            self._index.was_asked_elsewhere(command.mark(), request_id, run_id)
-            if command.given_id
-            else _no(),
+            self._asked_elsewhere(command, mark, request_id),
         )
         run = await self._sessions.run(child, run_id)
         open_question = await self._open(run_id, loaded)
@@ -169,7 +169,7 @@ class Broker:
             return refusals.unknown_request(body.request_id)
         mark = command.mark()
 
-        elsewhere = asyncio.ensure_future(self._ended_elsewhere(command, run_id))
+        elsewhere = asyncio.ensure_future(self._ended_elsewhere(command, mark, run_id))
 
         async def step(fresh: bool) -> Result | None:
             around = await self._around(run_id, body.request_id, fresh=fresh)
@@ -193,7 +193,7 @@ class Broker:
                 outcome = await self._until_decided(run_id, step, turn)
         finally:
             elsewhere.cancel()
-        await self._forget_refused(command, run_id, outcome)
+        await self._forget_refused(command, mark, run_id, outcome)
         return outcome
 
     async def cancel(self, command: Command[QuestionCancel]) -> Result:
@@ -220,24 +220,32 @@ class Broker:
             )
             return await self._carry_out(run_id, around.loaded, decided, command.stored_at, mark)
 
-        elsewhere = await self._ended_elsewhere(command, run_id)
+        elsewhere = await self._ended_elsewhere(command, mark, run_id)
         async with self._gate.lock(f"question:{run_id}") as turn:
             outcome = await self._until_decided(run_id, step, turn)
-        await self._forget_refused(command, run_id, outcome)
+        await self._forget_refused(command, mark, run_id, outcome)
         return outcome
 
     # What they share
 
-    async def _ended_elsewhere(
-        self, command: Command[QuestionAnswer] | Command[QuestionCancel], run_id: str
+    async def _asked_elsewhere(
+        self, command: Command[QuestionAsk], mark: CommandMark, request_id: str
     ) -> bool:
-        """Whether the command's id has ended a question of another run; without one it has not."""
-        return command.given_id is not None and await self._index.has_ended_elsewhere(command.mark(), run_id)
+        """Whether the command's id has asked a question of another run; without one it has not."""
+        if command.given_id is None:
+            return False
+        return await self._index.was_asked_elsewhere(mark, request_id, command.body.run_id)
 
-    async def _forget_refused(self, command: Command[Any], run_id: str, outcome: Result) -> None:
+    async def _ended_elsewhere(self, command: Command[Any], mark: CommandMark, run_id: str) -> bool:
+        """Whether the command's id has ended a question of another run; without one it has not."""
+        return command.given_id is not None and await self._index.has_ended_elsewhere(mark, run_id)
+
+    async def _forget_refused(
+        self, command: Command[Any], mark: CommandMark, run_id: str, outcome: Result
+    ) -> None:
         """A refusal is not remembered, so the same id may be used for something else after it."""
         if command.given_id is not None and isinstance(outcome, Refusal):
-            await self._index.commands.refused(command.mark(), run_id)
+            await self._index.commands.refused(mark, run_id)
 
     async def _until_decided(
         self, run_id: str, step: Callable[[bool], Awaitable[Result | None]], turn: Turn
@@ -409,7 +417,3 @@ class Broker:
 
 async def _nothing() -> None:
     return None
-
-
-async def _no() -> bool:
-    return False

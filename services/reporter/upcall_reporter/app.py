@@ -4,9 +4,9 @@ from upcall_contracts import streams
 from upcall_shell.process import Service
 from upcall_shell.settings import ShellSettings
 
-from .figures import ReportFigures
 from .handlers import PeriodHandler
 from .listing import ReportLists
+from .metrics import HELD, OLDEST
 from .queries import ReportQueries
 from .stores import SERVICE, ReportIndex, ReportLog
 
@@ -21,7 +21,7 @@ def build(settings: ShellSettings) -> Service:
         streams.LOG, "reporter-periods", PeriodHandler(reports, index, service.redis).handle
     )
     service.on_queries({("report", "get"): queries.get, ("report", "list"): queries.page})
-    ReportFigures(index).add_to(service.figures)
+    service.figures.add_oldest("reports", index.held, HELD, OLDEST)
     service.in_background(index.keeper.run)
     return service
 

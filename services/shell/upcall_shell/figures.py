@@ -57,6 +57,28 @@ class Figures:
         figure.unknown()
         self._figures.append(figure)
 
+    def add_oldest(
+        self,
+        name: str,
+        look: Callable[[], Awaitable[tuple[int, int | None] | None]],
+        count: Gauge,
+        oldest: Gauge,
+    ) -> None:
+        """Have gauges of how many there are, and of the age of the oldest in seconds.
+
+        `look` returns how many, and the epoch ms at which the oldest began (see age_s); None while the index
+        is not whole or Redis is away.
+        """
+
+        async def read() -> None:
+            found = await look()
+            if found is None:
+                raise Unavailable("the index is not whole")
+            count.set(found[0])
+            oldest.set(age_s(*found))
+
+        self.add(name, read, count, oldest)
+
     async def run(self) -> None:
         """Read until cancelled."""
         while True:

@@ -16,12 +16,8 @@ from upcall_session.settings import SessionSettings
 
 @pytest.fixture(scope="module")
 def running_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    place = Place(tmp_path_factory.mktemp("session-figures"), brokers=0)
-    try:
-        asyncio.run(place.begin())
+    with Place.running(tmp_path_factory.mktemp("session-figures"), brokers=0) as place:
         yield place
-    finally:
-        place.end()
 
 
 @pytest.fixture
