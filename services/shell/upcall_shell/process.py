@@ -35,6 +35,7 @@ from .timers import Timers
 logger = structlog.get_logger()
 _SIZE_FOR_S = 1.0  # how long the log's size is believed
 _STARTUP_PAUSE_S = 0.3
+_FLUSH_S = 2
 
 
 async def _whole(message: NatsMessage) -> NatsMessage:
@@ -229,9 +230,20 @@ class Service:
         return missing
 
     async def _started(self) -> None:
+        await self._heard()
         self._tasks += [asyncio.create_task(self._keep_running(work)) for work in self._background]
         self._serving = True
         logger.info("serving")
+
+    async def _heard(self) -> None:
+        """Return once the server has taken in all subscriptions: whoever is told "ready" may ask at once.
+
+        Twice, since the PING of nats-py's flush overtakes what the client still buffers. A connection that is
+        lost here is no matter: the next one begins with all subscriptions.
+        """
+        for _ in range(2):
+            with suppress(nats.errors.Error, OSError, TimeoutError):
+                await self.connection().flush(timeout=_FLUSH_S)
 
     async def _keep_running(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -249,7 +261,7 @@ class Service:
         await _end(self._tasks)
         if self._client is not None:
             with suppress(nats.errors.Error, TimeoutError):
-                await self._client.flush(timeout=2)
+                await self._client.flush(timeout=_FLUSH_S)
 
     async def _stopped(self) -> None:
         await self.redis.close()
