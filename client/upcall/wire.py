@@ -40,6 +40,7 @@ _PUBLISH_TIMEOUT: Final = 5.0
 _RESEND_AFTER: Final = (3.0, 5.0, 10.0)  # then every 10 s: a service may rightly take 30 s (append, settle)
 _QUERY_PATIENCE: Final = 5.0
 _PAUSE: Final = 0.25
+_CLOSE_WITHIN: Final = 1.0
 
 _violation = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
@@ -86,8 +87,9 @@ class Wire:
             connecting.result()
         except TROUBLE as error:
             connecting.cancel()
+            # asyncio never tells of the end of a stream whose TLS handshake failed, and nats-py waits for it.
             with suppress(Exception):
-                await self.nc.close()
+                await asyncio.wait_for(self.nc.close(), _CLOSE_WITHIN)
             raise self._not_connected(servers, error) from error
         finally:
             connecting.cancel()

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +10,7 @@ import nats.errors
 from nats.aio.client import Client
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from upcall_shell.nats_client import SturdyClient, tls_context
 from upcall_shell.settings import ShellSettings
 
 DEFAULT_PATIENCE = 30.0
@@ -76,7 +76,7 @@ async def connected(
     settings: ShellSettings, *, patience: float = DEFAULT_PATIENCE
 ) -> AsyncIterator[JetStreamApi]:
     """A connection of its own, with the settings of a service, waited for up to `patience` seconds."""
-    connection = Client()
+    connection = SturdyClient()
     connecting = asyncio.create_task(
         connection.connect(
             settings.nats_servers(),
@@ -88,7 +88,7 @@ async def connected(
             error_cb=_say_nothing,
             user=settings.nats_user,
             password=settings.nats_password,
-            tls=_tls(settings),
+            tls=tls_context(settings),
         )
     )
     try:
@@ -114,15 +114,6 @@ async def _ended(connecting: asyncio.Task[None], patience: float) -> None:
     if late:
         raise TimeoutError
     connecting.result()
-
-
-def _tls(settings: ShellSettings) -> ssl.SSLContext | None:
-    if settings.nats_tls_ca is None:
-        return None
-    context = ssl.create_default_context(cafile=settings.nats_tls_ca)
-    if settings.nats_tls_cert is not None:
-        context.load_cert_chain(settings.nats_tls_cert, settings.nats_tls_key)
-    return context
 
 
 async def _say_nothing(_: Exception) -> None:

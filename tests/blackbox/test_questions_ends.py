@@ -607,7 +607,7 @@ async def test_cancelling_the_session_cancels_its_question(w: Wire) -> None:
     parent, child = await w.family()
     question = await child.ask()
     await w.do(parent.caller, "session.cancel", session_id=child.session_id)
-    await w.until_question(question["request_id"], within=5)
+    await w.until_question(question["request_id"])
     await stands_ended(w, parent, child, question, "cancelled", reason="session_cancelled")
 
 
@@ -618,7 +618,7 @@ async def test_cancelling_an_ancestor_cancels_a_descendants_question(w: Wire) ->
     child = await parent.spawn()
     question = await child.ask()
     await w.do(top.caller, "session.cancel", session_id=parent.session_id)
-    ended = await w.until_question(question["request_id"], within=5)
+    ended = await w.until_question(question["request_id"])
     assert (ended["status"], ended["reason"]) == ("cancelled", "session_cancelled")
 
 
@@ -642,7 +642,7 @@ async def test_parent_closed_ends_the_question_as_error(w: Wire) -> None:
     own, above = await child.topic(), await parent.topic()
     question = await child.ask(timeout_ms=600_000)
     await w.do(parent.caller, "session.close", cascade=False)
-    seen = await own.until("question", question["request_id"], *ENDS, within=5)
+    seen = await own.until("question", question["request_id"], *ENDS)
     assert seen.event == "error"
     assert seen.type == "parent_question_error"
     copy = await above.until("question", question["request_id"], "error", child=child.run_id)

@@ -1,5 +1,6 @@
 """A nats-server with the configuration that is shipped, and what a user may do there."""
 
+import asyncio
 import json
 import os
 import socket
@@ -22,6 +23,7 @@ from upcall_deploy.ports import HOST, Ports
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = REPOSITORY / "deploy" / "nats"
 PASSWORD = "p0123"
+WITHIN_S = 15
 
 USERS = """
 [[operator]]
@@ -103,6 +105,7 @@ class User:
         self.name = name
         self.nc = Client()
         self.refusals: list[str] = []
+        self._refusal = asyncio.Event()
 
     async def connect(self, port: int, **options: Any) -> "User":
         prefix = {} if self.name == "services" else {"inbox_prefix": permissions.inbox_prefix(self.name)}
@@ -121,6 +124,7 @@ class User:
 
     async def _on_error(self, error: Exception) -> None:
         self.refusals.append(str(error))
+        self._refusal.set()
 
     async def refused(self, subject: str, body: bytes = b"{}", reply: str = "") -> bool:
         """Publish, and say whether NATS refused it."""
@@ -143,9 +147,18 @@ class User:
 
     async def api(self, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """A request to JetStream's API, as any client makes it; empty where NATS refuses it."""
-        with suppress(nats.errors.TimeoutError, nats.errors.NoRespondersError):
-            reply = await self.nc.request(f"$JS.API.{verb}", json.dumps(body or {}).encode(), timeout=0.5)
-            return json.loads(reply.data)
+        self.refusals.clear()
+        self._refusal.clear()
+        raw = json.dumps(body or {}).encode()
+        asked = asyncio.create_task(self.nc.request(f"$JS.API.{verb}", raw, timeout=WITHIN_S))
+        refused = asyncio.create_task(self._refusal.wait())
+        await asyncio.wait([asked, refused], return_when=asyncio.FIRST_COMPLETED)
+        refused.cancel()
+        if not asked.done():
+            asked.cancel()
+            return {}
+        with suppress(nats.errors.NoRespondersError):
+            return json.loads((await asked).data)
         return {}
 
     async def make_consumer(self, stream: str, filter_subject: str, **config: Any) -> dict[str, Any]:
@@ -167,7 +180,7 @@ class User:
         subscription = await self.nc.subscribe(inbox)
         try:
             await self.nc.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", b"1", reply=inbox)
-            return await subscription.next_msg(2)
+            return await subscription.next_msg(WITHIN_S)
         finally:
             await subscription.unsubscribe()
 

@@ -1,14 +1,18 @@
 """TLS by configuration: the shipped files, and the services' settings for it."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+import upcall
 from tests.certificates import make
 from upcall_deploy.jetstream_api import NotReadyError
 from upcall_deploy.ports import HOST
 from upcall_deploy.provision import provision_deployment
+from upcall_shell.nats_client import SturdyClient, tls_context
 from upcall_shell.settings import ShellSettings
 
 from .server import PASSWORD, serving
@@ -68,3 +72,70 @@ async def test_a_server_of_another_ca_is_not_spoken_to(port: int, certificates: 
     of_other_ca = settings(port, certificates, nats_tls_ca=f"{certificates}/other.pem")
     with pytest.raises(NotReadyError):
         await provision_deployment(of_other_ca, patience=2)
+
+
+@asynccontextmanager
+async def _stuck_in_the_handshake(port: int, times: int, *, silent: bool = False) -> AsyncIterator[int]:
+    """A port that leads to NATS; its first connections end once the client has begun to speak TLS, or stay
+    silent from then on."""
+    left = times
+    carrying: set[asyncio.Task[None]] = set()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while chunk := await reader.read(65536):
+            writer.write(chunk)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal left
+        far_reader, far_writer = await asyncio.open_connection(HOST, port)
+        if left:
+            left -= 1
+            writer.write(await far_reader.readline())
+            while await reader.read(1) and silent:
+                pass
+            writer.close()
+            far_writer.close()
+            return
+        carrying.add(asyncio.create_task(carry(reader, far_writer)))
+        carrying.add(asyncio.create_task(carry(far_reader, writer)))
+
+    async with await asyncio.start_server(accept, HOST, 0) as server:
+        yield server.sockets[0].getsockname()[1]
+        for task in carrying:
+            task.cancel()
+        await asyncio.gather(*carrying, return_exceptions=True)
+
+
+@pytest.mark.parametrize("port", ["false"], indirect=True)
+async def test_a_server_that_ends_in_the_handshake_is_tried_again(port: int, certificates: Path) -> None:
+    """As when NATS is restarted just as a service starts: it must not wait for ever."""
+    async with _stuck_in_the_handshake(port, times=3) as gate:
+        given = settings(gate, certificates)
+        client = SturdyClient()
+        async with asyncio.timeout(30):
+            await client.connect(
+                given.nats_servers(),
+                user=given.nats_user,
+                password=given.nats_password,
+                tls=tls_context(given),
+                reconnect_time_wait=0,
+                max_reconnect_attempts=-1,
+            )
+        assert client.is_connected
+        await client.close()
+
+
+@pytest.mark.parametrize("port", ["false"], indirect=True)
+@pytest.mark.parametrize("silent", [False, True], ids=["ends", "silent"])
+async def test_who_never_gets_through_the_handshake_is_told_so(
+    port: int, certificates: Path, silent: bool
+) -> None:
+    """Neither provisioning nor a harness waits any longer than it was told to."""
+    async with _stuck_in_the_handshake(port, times=10_000, silent=silent) as gate:
+        given = settings(gate, certificates)
+        with pytest.raises(NotReadyError):
+            await provision_deployment(given, patience=0.5)
+        options = {"user": given.nats_user, "password": given.nats_password, "tls": tls_context(given)}
+        with pytest.raises(upcall.ConnectError):
+            await upcall.connect(given.nats_url, timeout=0.5, **options)

@@ -12,7 +12,7 @@ from tests.settling import settle
 from upcall_deploy import permissions
 
 from .conftest import Connect
-from .server import SHIPPED, User
+from .server import SHIPPED, WITHIN_S, User
 
 PRIVATE = [
     "log.session.lead-1.opened",
@@ -86,7 +86,10 @@ async def test_a_command_is_acknowledged_and_stands_in_the_stream_as_it_was_sent
     harness: User, services: User
 ) -> None:
     ack = await harness.nc.request(
-        "cmd.lead-1.session.open", b'{"agent":"lead"}', headers={"reply_to": "_INBOX.shop.1"}, timeout=2
+        "cmd.lead-1.session.open",
+        b'{"agent":"lead"}',
+        headers={"reply_to": "_INBOX.shop.1"},
+        timeout=WITHIN_S,
     )
     seq = json.loads(ack.data)["seq"]
     found = (await services.api("STREAM.MSG.GET.COMMANDS", {"seq": seq}))["message"]
@@ -95,7 +98,7 @@ async def test_a_command_is_acknowledged_and_stands_in_the_stream_as_it_was_sent
 
 async def test_a_command_with_another_noun_fails_at_once(harness: User) -> None:
     with pytest.raises(nats.errors.NoRespondersError):
-        await harness.nc.request("cmd.lead-1.shop.open", b"{}", timeout=2)
+        await harness.nc.request("cmd.lead-1.shop.open", b"{}", timeout=WITHIN_S)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ async def test_a_reply_subject_of_the_services_gets_no_acknowledgement(
     await settle(services.nc)
     before = [await stored(services, name) for name in ("LOG", "INBOX", "TIMERS")]
     assert not await harness.refused(subject, reply=reply)
-    await harness.nc.request("cmd.lead-1.session.open", b"{}", timeout=2)
+    await harness.nc.request("cmd.lead-1.session.open", b"{}", timeout=WITHIN_S)
     await settle(services.nc)
     assert [await stored(services, name) for name in ("LOG", "INBOX", "TIMERS")] == before
     assert listening.pending_msgs == 0
@@ -124,7 +127,7 @@ async def test_a_query_is_answered_under_the_inbox_of_who_asked(harness: User, s
 
     await services.nc.subscribe(f"query.*.{noun}.*", cb=answer)
     await settle(services.nc)
-    answered = await harness.nc.request(f"query.lead-1.{noun}.get", b"{}", timeout=2)
+    answered = await harness.nc.request(f"query.lead-1.{noun}.get", b"{}", timeout=WITHIN_S)
     assert answered.data.decode() == f"query.lead-1.{noun}.get"
 
 
@@ -138,12 +141,12 @@ async def test_a_run_is_heard_by_core_subscribers(harness: User, services: User)
     topic = await harness.nc.subscribe("run.run-1.>")
     await settle(harness.nc)
     await services.nc.publish("run.run-1.lifecycle.1.started", b"{}")
-    assert (await topic.next_msg(2)).subject == "run.run-1.lifecycle.1.started"
+    assert (await topic.next_msg(WITHIN_S)).subject == "run.run-1.lifecycle.1.started"
 
 
 async def test_an_inbox_is_read_by_its_session_alone(harness: User, services: User) -> None:
     for session in ("lead-1", "lead-9"):
-        await services.nc.request(f"inbox.{session}.item-1", b"{}", timeout=2)
+        await services.nc.request(f"inbox.{session}.item-1", b"{}", timeout=WITHIN_S)
     made = await harness.make_consumer("INBOX", "inbox.lead-1.>")
     pulled = await harness.pull("INBOX", made["name"])
     assert pulled.subject == "inbox.lead-1.item-1"
@@ -175,7 +178,7 @@ async def test_a_consumer_that_pushes_elsewhere_reaches_no_subject_of_the_log(
     harness: User, services: User
 ) -> None:
     """JetStream pushes wherever a consumer says, but under the subject that the message has."""
-    await services.nc.request("inbox.lead-2.item-1", b"{}", timeout=2)
+    await services.nc.request("inbox.lead-2.item-1", b"{}", timeout=WITHIN_S)
     last = {"last_by_subj": "log.>"}
     before = await services.api("STREAM.MSG.GET.LOG", last)
     await harness.make_consumer(
@@ -187,21 +190,21 @@ async def test_a_consumer_that_pushes_elsewhere_reaches_no_subject_of_the_log(
 
 async def test_a_runner_takes_the_runs_of_its_agents_alone(runner: User, services: User) -> None:
     for agent in ("explorer", "reviewer"):
-        await services.nc.request(f"dispatch.{agent}", agent.encode(), timeout=2)
+        await services.nc.request(f"dispatch.{agent}", agent.encode(), timeout=WITHIN_S)
     made = await runner.make_consumer(
         "DISPATCH", "dispatch.explorer", name="explorer", durable_name="explorer"
     )
     assert made["name"] == "explorer", made
     taken = await runner.pull("DISPATCH", "explorer")
     assert taken.data == b"explorer"
-    acked = await runner.nc.request(taken.reply, b"+ACK", timeout=2)
+    acked = await runner.nc.request(taken.reply, b"+ACK", timeout=WITHIN_S)
     assert acked.data == b""
     assert await runner.make_consumer("DISPATCH", "dispatch.reviewer", name="reviewer") == {}
     assert await runner.make_consumer("DISPATCH", "dispatch.explorer", name="other") == {}
 
 
 async def test_dead_letters_are_the_operators(harness: User, operator: User, services: User) -> None:
-    await services.nc.request("dead.session", b"letter", timeout=2)
+    await services.nc.request("dead.session", b"letter", timeout=WITHIN_S)
     made = await operator.make_consumer("DEAD", "dead.>")
     letter = await operator.pull("DEAD", made["name"])
     assert letter.data == b"letter"

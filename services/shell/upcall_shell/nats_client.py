@@ -1,4 +1,4 @@
-"""nats-py's client, made to survive what anybody may publish.
+"""nats-py's client, made to survive what anybody may publish, and a server that goes while a client connects.
 
 The server takes a subject or a header of nearly any bytes. In nats-py 2.16 such a message ends the read loop
 (a subject or reply that is no UTF-8, a header that is no header) or the connection (white space other than
@@ -7,6 +7,7 @@ other, with U+FFFD for what cannot be read, and is refused at our own edge. Drop
 """
 
 import re
+import ssl
 from typing import Any, cast
 
 import structlog
@@ -14,6 +15,8 @@ from faststream.nats import NatsBroker
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.protocol import parser
+
+from .settings import ShellSettings
 
 logger = structlog.get_logger()
 
@@ -28,7 +31,18 @@ parser.HMSG_RE = re.compile(
 
 
 class SturdyClient(Client):
-    """A client whose read loop no message can end."""
+    """A client whose read loop no message can end, and whose connect no server can hold up for ever."""
+
+    async def _process_connect_init(self) -> None:
+        """nats-py waits for the end of what it could not set up before it tries again. asyncio never tells of
+        that end where a TLS handshake was begun and failed, so such a connection is let go here."""
+        try:
+            await super()._process_connect_init()
+        except BaseException:
+            if self._transport is not None:
+                self._transport.close()
+                self._transport = None
+            raise
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         try:
@@ -58,3 +72,13 @@ class SturdyBroker(NatsBroker):
         await connection.connect(**cast(dict[str, Any], self._connection_kwargs))
         self.config.connect(connection)
         return connection
+
+
+def tls_context(settings: ShellSettings) -> ssl.SSLContext | None:
+    """What a connection to NATS is secured with; None where no CA is set."""
+    if settings.nats_tls_ca is None:
+        return None
+    context = ssl.create_default_context(cafile=settings.nats_tls_ca)
+    if settings.nats_tls_cert is not None:
+        context.load_cert_chain(settings.nats_tls_cert, settings.nats_tls_key)
+    return context

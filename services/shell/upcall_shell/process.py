@@ -1,7 +1,6 @@
 """A service's process: its connections, what it listens to, and how it starts and stops."""
 
 import asyncio
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -26,7 +25,7 @@ from .health import HealthServer
 from .jetstream import StreamClient
 from .logs import configure_logs
 from .metrics import LOG_LIMIT, READY
-from .nats_client import SturdyBroker
+from .nats_client import SturdyBroker, tls_context
 from .queries import QueryDesk, QueryHandler
 from .redis_gate import RedisGate
 from .settings import ShellSettings
@@ -283,7 +282,7 @@ class Service:
 
 
 def _security(settings: ShellSettings) -> BaseSecurity | None:
-    context = _tls(settings)
+    context = tls_context(settings)
     if settings.nats_user is not None:
         return SASLPlaintext(settings.nats_user, settings.nats_password or "", ssl_context=context)
     return BaseSecurity(ssl_context=context) if context is not None else None
@@ -297,12 +296,3 @@ async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=0.5)
-
-
-def _tls(settings: ShellSettings) -> ssl.SSLContext | None:
-    if settings.nats_tls_ca is None:
-        return None
-    context = ssl.create_default_context(cafile=settings.nats_tls_ca)
-    if settings.nats_tls_cert is not None:
-        context.load_cert_chain(settings.nats_tls_cert, settings.nats_tls_key)
-    return context
