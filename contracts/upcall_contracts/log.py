@@ -84,6 +84,11 @@ def run_filter(session_id: str, run_id: str, family: str = Family.LIFECYCLE) -> 
     return _path("session", session_id, run_id, family) + ".>"
 
 
+def last_run_filter(session_id: str) -> str:
+    """The filter for the lifecycle of all runs of a session; the last entry is of the last run."""
+    return _path("session", session_id) + f".*.{Family.LIFECYCLE}.>"
+
+
 def run_anywhere_filter(run_id: str) -> str:
     """The filter that finds a run whose session is not known. Slow: only where the index has lost it."""
     if not is_token(run_id):

@@ -8,6 +8,7 @@ from upcall_shell.commands import CommandDesk
 from upcall_shell.process import Service
 
 from .derivation import Derivation
+from .dispatch_sweep import DispatchSweep
 from .dispatching import Dispatcher
 from .figures import DispatchFigures
 from .handlers.cascade import Cascade
@@ -68,6 +69,7 @@ def build(settings: SessionSettings) -> Service:
     service.in_background(index.keeper.run)
     service.in_background(lambda: overdue.run(timers.fire))
     service.in_background(Sweeper(service, sessions, leases).run)
+    service.in_background(DispatchSweep(service.dispatch, log, settings.queue_ms).run)
     service.in_background(Derivation(service).run)
     service.in_background(Retention(service, sessions, reach, index, settings.rules()).run)
     return service

@@ -94,6 +94,11 @@ class SessionLog:
         stored = await self.stream.last(log.run_filter(state.session_id, run_id))
         return RunRecord.model_validate(orjson.loads(stored.body)["data"]) if stored else None
 
+    async def last_run(self, session_id: str) -> RunRecord | None:
+        """The run that a session has, or had last."""
+        stored = await self.stream.last(log.last_run_filter(session_id))
+        return RunRecord.model_validate(orjson.loads(stored.body)["data"]) if stored else None
+
     async def work(self, session_id: str, work_id: str) -> WorkRecord | None:
         """Work that has ended; the last one of that id."""
         stored = await self.stream.last(f"log.session.{session_id}.*.{Family.WORK}.{work_id}.>")

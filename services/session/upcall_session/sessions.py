@@ -1,7 +1,7 @@
 """Changing a session: load, decide, commit, and do what follows. Nothing is decided here.
 
-What follows from an entry (a dispatch, an item emptied or written anew, a lease) can be read from the state,
-so a message that is delivered again does again what a crash may have left out.
+What follows from an entry (a dispatch, or its withdrawal, an item emptied or written anew, a lease) can be
+read from the log, so a message that is delivered again does again what a crash may have left out.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import structlog
 
 from upcall_contracts import refusals, streams
 from upcall_contracts.errors import Refusal
-from upcall_contracts.records import ItemKind, RunStatus
+from upcall_contracts.records import Host, ItemKind, RunStatus
 from upcall_contracts.states import SessionState
 from upcall_shell import tracing
 from upcall_shell.errors import Conflict, TooLarge
@@ -24,6 +24,7 @@ from . import metrics
 from .clock import now_ms
 from .decisions import inbox, periods, steps, waking
 from .decisions.deadlines import QUEUE, deadlines
+from .decisions.dispatched import ended_in_queue, was_ended_in_queue
 from .decisions.repeating import repeated
 from .decisions.results import Asked, Decided, NotYet, Repeated
 from .decisions.rules import Rules
@@ -238,6 +239,8 @@ class Sessions:
         await self.leases.follow(before, after)
         if before is None or before.run != after.run:
             await self.dispatch(after)
+        if (ended := ended_in_queue(before, after)) is not None:
+            await self._dispatcher.withdraw(ended)
         rewritten = {e.item_id for e in before.inbox if e.rewrite} if before is not None else set[str]()
         for entry in after.inbox:
             if entry.rewrite and entry.item_id not in rewritten:
@@ -248,6 +251,7 @@ class Sessions:
     async def _follow_again(self, state: SessionState) -> None:
         await self.leases.follow_again(state)
         await self.dispatch(state)
+        await self._withdraw_again(state)
         for entry in state.inbox:
             if entry.rewrite:
                 await self.items.write_anew(state.session_id, entry)
@@ -257,6 +261,13 @@ class Sessions:
         """Dispatch the active run, if it waits for a runner."""
         if state.run is not None and state.run.status is RunStatus.QUEUED:
             await self._dispatcher.dispatch(state.run)
+
+    async def _withdraw_again(self, state: SessionState) -> None:
+        if state.host is Host.SELF or state.run is not None:
+            return
+        run = await self.log.last_run(state.session_id)
+        if run is not None and was_ended_in_queue(state.host, run):
+            await self._dispatcher.withdraw(run)
 
     async def _empty(self, state: SessionState, item_ids: list[str]) -> None:
         for item_id in item_ids:

@@ -12,7 +12,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from upcall_contracts.log import H_EVENT_ID, H_EXPECTED_SEQ, H_EXPECTED_SUBJECT
-from upcall_contracts.times import from_wire
+from upcall_contracts.times import from_wire, to_wire
 from upcall_contracts.tracing import Trace, trace_of
 
 from . import tracing
@@ -65,6 +65,10 @@ class StreamClient:
     async def next(self, subject_filter: str, from_seq: int) -> Stored | None:
         """The first message under a filter at or after a sequence."""
         return await self._get({"next_by_subj": subject_filter, "seq": max(1, from_seq)})
+
+    async def next_since(self, subject_filter: str, from_ms: int) -> Stored | None:
+        """The first message under a filter that was stored at or after an epoch ms of JetStream's clock."""
+        return await self._get({"next_by_subj": subject_filter, "start_time": to_wire(from_ms)})
 
     async def info(self, **request: Any) -> dict[str, Any]:
         """The answer of STREAM.INFO."""
@@ -237,6 +241,14 @@ class StreamClient:
         if error.get("err_code") in _GUARD_FAILED:
             raise Conflict(subject, int((headers or {}).get(H_EXPECTED_SEQ, "0")))
         raise Unavailable(f"{self.stream} refused a write: {error}")
+
+    async def delete(self, seq: int) -> None:
+        """Remove a message; one that is gone already is none to remove. Raises Unavailable."""
+        answer = await self.api(f"STREAM.MSG.DELETE.{self.stream}", {"seq": seq, "no_erase": True})
+        error = answer.get("error")
+        # The server has more than one code for a message that is not there.
+        if error is not None and await self._get({"seq": seq}) is not None:
+            raise Unavailable(f"{self.stream} did not remove {seq}: {error}")
 
     async def _publish(self, subject: str, body: bytes, headers: dict[str, str] | None) -> dict[str, Any]:
         reply = await self._request(subject, body, tracing.outgoing(headers), _WRITE_TIMEOUT_S)

@@ -53,3 +53,12 @@ async def test_what_is_dispatched_shows_until_a_runner_takes_it(up: upcall.Upcal
         runner.stop()
         await serving_runs
     assert REGISTRY.get_sample_value("upcall_run_queue_seconds_count") == started + 1
+
+
+async def test_what_ended_unclaimed_shows_no_more(up: upcall.Upcall) -> None:
+    """Else the alert that runners are missing would go on for a run that no runner could take."""
+    planner = await up.open_session(agent="planner")
+    child = await planner.spawn("nobody_comes", "Map the API.")
+    await eventually(lambda: _waiting("nobody_comes"), lambda seen: seen == 1)
+    await child.cancel()
+    await eventually(lambda: _waiting("nobody_comes"), lambda seen: seen is None)
