@@ -114,12 +114,16 @@ class Parent:
         }
         return self._child(await self.command("session.continue", body, command_id))
 
-    async def call(self, agent: str, task: str, **options: Any) -> Result | Question:
+    async def call(
+        self, agent: str, task: str, *, within: float | None = None, **options: Any
+    ) -> Result | Question:
         """Spawn in the foreground and wait: the result, or the child's question.
 
-        After a question: `question.answer(...)`, then `question.child.wait()`.
+        After a question: `question.answer(...)`, then `question.child.wait()`. `within` so many seconds from
+        when the child is there; see Child.wait. The child goes on after a TimeoutError: to have a handle on
+        it then, `spawn(background=False)` and wait for that.
         """
-        return await (await self.spawn(agent, task, background=False, **options)).wait()
+        return await (await self.spawn(agent, task, background=False, **options)).wait(within=within)
 
     def child(self, of: Admitted | QuestionRecord | ReportRecord) -> Child:
         """A handle on a child, from what a question or a report of it says."""

@@ -9,7 +9,7 @@ import pytest
 
 import upcall
 import upcall.parent
-from upcall_contracts.records import ReportRecord, ReportStatus
+from upcall_contracts.records import Admitted, ReportRecord, ReportStatus
 
 pytestmark = pytest.mark.usefixtures("runner")
 
@@ -157,6 +157,41 @@ async def test_within_ends_a_wait_and_loses_nothing(parent: Watched) -> None:
     async with parent.inbox() as inbox:
         assert (await next_report(inbox)).answer == "done"
     assert (await child.result(within=15)).answer == "done"
+
+
+async def the_child_of(parent: Watched) -> upcall.Child:
+    """A handle on the only child: whoever gave up a call has none."""
+    (session,) = [each for each in await parent.tree() if each.session_id != parent.session_id]
+    assert session.run_id is not None
+    return parent.child(Admitted(session_id=session.session_id, run_id=session.run_id))
+
+
+async def test_within_ends_a_call_and_loses_nothing(parent: Watched) -> None:
+    with pytest.raises(TimeoutError):
+        await parent.call("helper", "do it", host="self", within=0.1)
+
+    async with parent.inbox() as inbox:
+        async with await (await the_child_of(parent)).carry_out() as run:
+            run.output = "done"
+        assert (await next_report(inbox)).answer == "done"
+
+
+async def test_a_call_that_a_run_has_given_up_is_reported_after_the_run(parent: Watched) -> None:
+    async with await parent.start("lead") as lead, parent.inbox() as inbox:
+        with pytest.raises(TimeoutError):
+            await lead.call("helper", "do it", host="self", within=0.1)
+        async with await (await the_child_of(parent)).carry_out() as run:
+            run.output = "done"
+        assert await inbox.next(0.3) is None, "the run could still take it"
+    async with parent.inbox() as inbox:
+        assert (await next_report(inbox)).answer == "done"
+
+
+async def test_a_call_that_ends_in_time_gives_its_result(parent: Watched) -> None:
+    seen = await parent.call("echo", "this", within=60)
+
+    assert isinstance(seen, upcall.Result)
+    assert seen.answer == "did this"
 
 
 async def test_what_a_wait_returns_does_not_come_through_an_inbox_beside_it(parent: Watched) -> None:
