@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from upcall_contracts import limits, tools
+from upcall_contracts.errors import Refusal
 from upcall_contracts.ids import derive_id
 from upcall_contracts.records import (
     Action,
@@ -301,7 +302,10 @@ class Parent:
         return Child(self, Admitted.model_validate(result))
 
     async def _parent_question(self, arguments: Mapping[str, Any], command_id: str | None) -> ToolResult:
-        action, body = tools.parent_question_command(arguments)
+        wanted = tools.parent_question_command(arguments)
+        if isinstance(wanted, Refusal):
+            return tools.parent_question_answer_result(wanted)
+        action, body = wanted
         if action == "list":
             try:
                 questions = [question.record for question in await self.questions()]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from upcall_contracts import limits
+from upcall_contracts import limits, refusals
 from upcall_contracts.errors import Refusal
 from upcall_contracts.fields import is_blank
 from upcall_contracts.ids import is_token
@@ -140,6 +140,8 @@ def tools_for(has_reachable_parent: bool) -> list[dict[str, Any]]:
 
 # From a call to a command
 
+_ACTIONS: Final = "must be list, which shows the questions that wait, or answer, which resolves one of them"
+
 
 def ask_parent_command(arguments: Mapping[str, Any], run_id: str) -> dict[str, Any]:
     """The body of question.ask for a call of `ask_parent`; a blank optional text is absent."""
@@ -148,13 +150,19 @@ def ask_parent_command(arguments: Mapping[str, Any], run_id: str) -> dict[str, A
 
 def parent_question_command(
     arguments: Mapping[str, Any],
-) -> tuple[Literal["list", "answer"], dict[str, Any]]:
+) -> tuple[Literal["list", "answer"], dict[str, Any]] | Refusal:
     """What a call of `parent_question` asks for: question.list, or question.answer with this body.
 
-    An option chosen without a word beside it is the answer.
+    An option chosen without a word beside it is the answer. An action that there is not, or none, is refused
+    with those that there are, and nothing is to be sent: the result is `parent_question_answer_result`'s.
     """
-    if arguments.get("action") == "list":
-        return "list", {}
+    match arguments.get("action"):
+        case "list":
+            return "list", {}
+        case "answer":
+            pass
+        case _:
+            return refusals.invalid_field("action", _ACTIONS)
     body = _given(arguments, PARENT_QUESTION)
     body.pop("action", None)
     if "answer" not in body and "selected_option" in body:

@@ -304,6 +304,13 @@ async def test_tools_of_both_sides(parent: upcall.Session) -> None:
         )
         assert wrong.is_error
         assert wrong.details["code"] == "unknown_option"
+        unknown = await parent.call_tool(
+            "parent_question", {"action": "resolve", "request_id": request_id, "selected_option": "left"}
+        )
+        assert unknown.is_error
+        assert "list" in unknown.text
+        assert "answer" in unknown.text
+        assert len(await parent.questions()) == 1, "and nothing is answered"
         await parent.call_tool(
             "parent_question", {"action": "answer", "request_id": request_id, "selected_option": "left"}
         )

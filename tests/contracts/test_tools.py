@@ -6,6 +6,7 @@ import jsonschema
 import pytest
 
 from upcall_contracts import refusals
+from upcall_contracts.errors import Refusal
 from upcall_contracts.records import (
     Admitted,
     QuestionRecord,
@@ -153,6 +154,31 @@ def test_a_call_of_ask_parent() -> None:
 )
 def test_a_call_of_parent_question(arguments: dict[str, Any], expected: Any, meaning: str) -> None:
     assert parent_question_command(arguments) == expected, meaning
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"action": "resolve", "request_id": "q1", "answer": "Yes."},
+        {"action": "LIST"},
+        {"action": ["list"]},
+        {"action": None, "request_id": "q1", "answer": "Yes."},
+        {"request_id": "q1", "answer": "Yes."},
+        {},
+    ],
+)
+def test_an_action_that_there_is_not_is_told_those_that_there_are(arguments: dict[str, Any]) -> None:
+    """It is not taken for one of them: nothing is answered that was not meant."""
+    refusal = parent_question_command(arguments)
+    assert isinstance(refusal, Refusal)
+    assert refusal.details["fields"][0]["field"] == "action"
+    result = parent_question_answer_result(refusal)
+    assert result.is_error
+    assert result.details["code"] == "invalid"
+    assert all(
+        f"{action}," in result.text
+        for action in PARENT_QUESTION["input_schema"]["properties"]["action"]["enum"]
+    )
 
 
 WAITING = "Parent question submitted as request q1. Waiting for answer."
