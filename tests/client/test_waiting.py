@@ -208,6 +208,21 @@ async def test_what_a_wait_returns_does_not_come_through_an_inbox_beside_it(pare
         assert (await reader).session_id == last.session_id
 
 
+async def test_a_question_comes_through_both_and_the_first_answer_counts(parent: Watched) -> None:
+    child = await parent.spawn("asks", "Keep v1?")
+    async with parent.inbox() as inbox:
+        waited, item = await asyncio.gather(child.wait(), inbox.next(15))
+    assert isinstance(waited, upcall.Question)
+    assert waited == item
+
+    await waited.answer(option="keep")
+    assert isinstance(item, upcall.Question)
+    with pytest.raises(upcall.AlreadyResolvedError):
+        await item.answer(option="drop")
+
+    assert (await child.result()).answer == "keep in attempt 1: keep"
+
+
 async def test_a_report_is_held_back_until_its_wait_is_given_up(parent: Watched) -> None:
     early = await parent.spawn("helper", "early", host="self")
     never = await parent.spawn("sleeps", "long")
