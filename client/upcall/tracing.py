@@ -73,6 +73,15 @@ def sending(name: str, caller: str, body: Mapping[str, Any]) -> Iterator[Trace]:
         yield headers
 
 
+def asking() -> dict[str, str] | None:
+    """The headers of a query: it is answered in the caller's own span, where there is one."""
+    if not _installed:
+        return None
+    headers: dict[str, str] = {}
+    _w3c.inject(headers)
+    return headers or None
+
+
 def received(
     name: str,
     ids: Mapping[str, Any],

@@ -172,7 +172,8 @@ class Wire:
         while (left := deadline - _now()) > 0:
             self._check_open()
             try:
-                return _read(await self._ask(subject, payload, min(waits + _QUERY_PATIENCE, left)))
+                patience = min(waits + _QUERY_PATIENCE, left)
+                return _read(await self._ask(subject, payload, patience, tracing.asking()))
             except TROUBLE as error:
                 last = error
                 await asyncio.sleep(min(_PAUSE, left))

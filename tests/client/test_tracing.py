@@ -47,6 +47,11 @@ class Exported:
         (span,) = await eventually(look)
         return span
 
+    def children(self, parent: trace.Span) -> list[ReadableSpan]:
+        """All spans that name this one as their parent."""
+        id_ = parent.get_span_context().span_id
+        return [s for s in self._exporter.get_finished_spans() if s.parent and s.parent.span_id == id_]
+
     def clear(self) -> None:
         self._exporter.clear()
 
@@ -234,6 +239,26 @@ async def test_a_run_is_linked_from_its_spawn_to_its_report(
     (reported,) = [s for s in spans.named("process reporter-periods") if id_of(s) in links(read)]
     assert is_child(reported, settled)
     assert is_child(handle, read)
+
+
+async def test_what_is_asked_in_a_span_is_answered_in_its_trace(
+    services: Services, up: upcall.Upcall, spans: Exported
+) -> None:
+    """A wait in the foreground too, of which only the end is a span; outside of one nothing is."""
+    planner = await up.open_session(agent="planner")
+    child = await planner.spawn("explorer", "Map the API.", host="self", background=False)
+    run = await child.carry_out()
+    await planner.tree()
+    with trace.get_tracer("test").start_as_current_span("the parent's own") as own:
+        waiting = asyncio.create_task(child.wait())
+    await run.settle("completed", "mapped")
+    await waiting
+
+    async def found() -> bool:
+        return {"answer run.wait", "answer report.get"} <= {span.name for span in spans.children(own)}
+
+    await eventually(found)
+    assert spans.named("answer session.list") == []
 
 
 async def test_a_run_that_is_taken_over_is_linked_to_what_came_before(

@@ -1,9 +1,11 @@
 """The context that is carried: what is let through, what it is given to, and how spans are switched on."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from nats.aio.client import Client
@@ -15,14 +17,18 @@ from opentelemetry.sdk.trace.export import (
     SpanExportResult,
 )
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
 
 from tests.question_broker.world import eventually
-from upcall_contracts import log, streams
+from tests.settling import settle
+from upcall_contracts import log, refusals, streams, subjects
+from upcall_contracts.errors import Refusal
 from upcall_contracts.tracing import trace_of
 from upcall_shell import tracing
 from upcall_shell.dead_letters import DeadLetters
 from upcall_shell.delivery import Again, Deliveries
 from upcall_shell.jetstream import StreamClient
+from upcall_shell.queries import Query, QueryDesk
 from upcall_shell.spans import Spans
 from upcall_shell.timers import Timers
 
@@ -106,10 +112,7 @@ async def test_without_a_context_none_is_stored(nc: Client) -> None:
 
 async def test_with_spans_it_carries_the_span(nc: Client) -> None:
     """The entry names the span that stored it; the span names the entry, and the ids in it."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracing.use(Spans(provider))
-
+    exporter = _spans()
     subject = log.session_note("traced-spans", log.Note.NOTED)
     carried = await _delivered(nc, streams.LOG, subject, TRACE)
 
@@ -120,6 +123,89 @@ async def test_with_spans_it_carries_the_span(nc: Client) -> None:
     assert carried["tracestate"] == "vendor=1"
     assert str(span.attributes["upcall.session_id"]).startswith("traced-")
     assert [event.name for event in span.events] == ["stored"]
+
+
+def _spans() -> InMemorySpanExporter:
+    """Switched on, with what has been exported."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing.use(Spans(provider))
+    return exporter
+
+
+class Asked:
+    """A query to a service of its own."""
+
+    def __init__(self, nc: Client) -> None:
+        self._nc = nc
+        self.worked_on = (0, 0)
+        """Epoch ns between which it was."""
+
+    async def reply(self, name: str, body: dict[str, Any], headers: dict[str, str] | None) -> dict[str, Any]:
+        noun, verb = name.split(".")
+        desk = QueryDesk({(noun, verb): self._handle}, self._nc.publish)
+        subscription = await self._nc.subscribe(subjects.query_filter(noun), cb=desk.accept)
+        await settle(self._nc)
+        subject = subjects.query("p", noun, verb)
+        reply = await self._nc.request(subject, json.dumps(body).encode(), timeout=10, headers=headers)
+        await desk.drain(10)
+        await subscription.unsubscribe()
+        return json.loads(reply.data)
+
+    async def _handle(self, query: Query[Any]) -> dict[str, Any] | Refusal:
+        began = time.time_ns()
+        await asyncio.sleep(0.02)
+        self.worked_on = (began, time.time_ns())
+        refused = getattr(query.body, "session_id", None) == "theirs"
+        return refusals.unknown_session("theirs") if refused else {}
+
+
+def _times(span: ReadableSpan) -> tuple[int, int]:
+    assert span.start_time is not None
+    assert span.end_time is not None
+    return span.start_time, span.end_time
+
+
+@pytest.mark.parametrize(("session_id", "code"), [("mine", "ok"), ("theirs", "unknown_session")])
+async def test_a_query_that_is_traced_is_a_span(nc: Client, session_id: str, code: str) -> None:
+    """Under who asked, from when it was taken in hand, with what came of it."""
+    exporter, asked = _spans(), Asked(nc)
+    await asked.reply("session.get", {"session_id": session_id}, TRACE)
+
+    (span,) = exporter.get_finished_spans()
+    assert (span.name, span.kind) == ("answer session.get", SpanKind.SERVER)
+    assert span.parent is not None
+    assert f"{span.parent.trace_id:032x}-{span.parent.span_id:016x}" in PARENT
+    assert span.attributes is not None
+    assert span.attributes["upcall.code"] == code
+    assert _times(span)[0] <= asked.worked_on[0] <= asked.worked_on[1] <= _times(span)[1]
+
+
+async def test_of_a_query_that_waits_only_its_end_is_a_span(nc: Client) -> None:
+    """None is held open; for how long it waited is said."""
+    exporter, asked = _spans(), Asked(nc)
+    await asked.reply("run.wait", {"run_id": "r", "timeout_ms": 1000}, TRACE)
+
+    (span,) = exporter.get_finished_spans()
+    assert span.name == "answer run.wait"
+    assert span.attributes is not None
+    waited, (began, ended) = span.attributes["upcall.waited_ms"], asked.worked_on
+    assert isinstance(waited, int)
+    assert waited >= (ended - began) // 1_000_000
+    assert _times(span)[0] >= ended
+
+
+@pytest.mark.parametrize(
+    ("headers", "on"),
+    [(None, True), ({"traceparent": "none"}, True), (TRACE, False)],
+    ids=["nobody traces it", "no context", "switched off"],
+)
+async def test_other_queries_have_no_span(nc: Client, headers: dict[str, str] | None, on: bool) -> None:
+    exporter = _spans()
+    if not on:
+        tracing.use(None)
+    assert (await Asked(nc).reply("session.get", {"session_id": "mine"}, headers))["ok"]
+    assert exporter.get_finished_spans() == ()
 
 
 async def test_a_deadline_fires_in_the_context_in_which_it_was_set(nc: Client) -> None:

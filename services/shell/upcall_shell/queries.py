@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -13,6 +14,7 @@ from upcall_contracts import limits, refusals, subjects
 from upcall_contracts.errors import Refusal, ok
 from upcall_contracts.parsing import parse_query_message
 
+from . import tracing
 from .errors import Conflict, Unavailable
 from .metrics import QUERIES
 
@@ -56,7 +58,7 @@ class QueryDesk:
             await asyncio.wait(list(self._in_hand), timeout=grace_s)
 
     async def _work(self, message: Msg) -> None:
-        name = "unparsed"
+        name, began = "unparsed", time.time_ns()
         try:
             parsed = parse_query_message(message.subject, message.data or b"{}")
             if isinstance(parsed, Refusal):
@@ -79,8 +81,10 @@ class QueryDesk:
             logger.error("reply too large", subject=message.subject, size=len(raw))
             outcome = refusals.internal()
             raw = _encode(outcome)
-        QUERIES.labels(name, outcome.code.value if isinstance(outcome, Refusal) else "ok").inc()
+        code = outcome.code.value if isinstance(outcome, Refusal) else "ok"
+        QUERIES.labels(name, code).inc()
         await self._reply(message.reply, raw)
+        tracing.answered_query(name, message, began, code)
 
 
 def as_many_as_fit(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ linked to it. No span is held open while somebody waits.
 """
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
@@ -74,6 +75,28 @@ class Spans:
     def answered(self, code: str) -> None:
         """Note what came of a command."""
         trace.get_current_span().set_attribute("upcall.code", code)
+
+    def query(self, name: str, subject: str, found: Trace, began_ns: int, code: str) -> None:
+        """A span, over at once, for a query that was answered; of one that waits it shows only the end."""
+        come_from = _span_context(found)
+        if come_from is None:
+            return
+        attributes: dict[str, str | int] = {
+            "messaging.system": "nats",
+            "messaging.destination.name": subject,
+            "upcall.code": code,
+        }
+        waits = name.endswith(".wait")
+        if waits:
+            attributes["upcall.waited_ms"] = (time.time_ns() - began_ns) // 1_000_000
+        span = self._tracer.start_span(
+            f"answer {name}",
+            _within(come_from),
+            kind=SpanKind.SERVER,
+            attributes=attributes,
+            start_time=None if waits else began_ns,
+        )
+        span.end()
 
 
 def _span_context(found: Trace | None) -> trace.SpanContext | None:

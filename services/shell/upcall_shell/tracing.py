@@ -133,6 +133,15 @@ def answered(code: str) -> None:
         _spans.answered(code)
 
 
+def answered_query(name: str, message: Msg, began_ns: int, code: str) -> None:
+    """Say what came of a query, by name (`session.get`), that was taken in hand at epoch ns `began_ns`.
+
+    Whoever asks decides: a query without a context has no span.
+    """
+    if _spans is not None and (found := trace_of(message.headers)):
+        _spans.query(name, message.subject, found, began_ns, code)
+
+
 def name_trace(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """For structlog: a line names the trace that it belongs to."""
     carried = _carried.get()
