@@ -125,6 +125,9 @@ async def test_another_redis_that_started_is_not_believed(gate: RedisGate, serve
     found = await index.look(said)
     assert found is not None
     assert found.whole
+    async with Redis.from_url(servers.redis.url) as redis:
+        await redis.set("written-last", 1)
+        assert await redis.waitaof(1, 0, 15_000) == [1, 0]
     servers.redis.kill()
     await servers.again(servers.redis)
     async with Redis.from_url(servers.redis.url) as redis:
