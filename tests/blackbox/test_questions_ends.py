@@ -669,7 +669,7 @@ async def test_parent_gone_ends_the_question_as_error(w: Wire) -> None:
     silent_since = now()
     seen = await topic.until("question", question["request_id"], *ENDS)
     assert (seen.event, seen.data["reason"]) == ("error", "parent_unavailable")
-    assert now() - silent_since < 1 + 2 + 1
+    assert now() - silent_since < 1 + 2 + 3
     assert (await w.run(child.run_id))["status"] == "running"
 
 
@@ -801,7 +801,7 @@ async def test_question_wait_returns_with_the_end(w: Wire) -> None:
     began = now()
     record = (await waiting)["question"]
     assert (record["status"], record["answer"]) == ("answered", "SQLite.")
-    assert now() - began < 2
+    assert now() - began < 8
     again = await w.query(child.caller, "question.wait", request_id=question["request_id"], timeout_ms=20_000)
     assert again["question"] == record
 
@@ -813,7 +813,7 @@ async def test_question_wait_that_runs_out_shows_it_waiting(w: Wire) -> None:
     began = now()
     waited = await w.query(child.caller, "question.wait", request_id=question["request_id"], timeout_ms=700)
     assert waited["question"] == question
-    assert 0.6 <= now() - began < 3
+    assert 0.6 <= now() - began < 6
     await w.query_refused(
         "unknown_request", await w.open(), "question.wait", request_id=question["request_id"], timeout_ms=100
     )
@@ -849,7 +849,7 @@ async def test_run_wait_sees_a_question_that_is_already_open(w: Wire) -> None:
     heard = await w.query(parent.caller, "run.wait", run_id=child.run_id, timeout_ms=20_000)
     assert heard["state"] == "question"
     assert heard["question"]["request_id"] == question["request_id"]
-    assert now() - began < 2
+    assert now() - began < 8
 
 
 async def test_claim_hands_over_the_runs_questions_with_their_ends(w: Wire) -> None:

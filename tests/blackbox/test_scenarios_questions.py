@@ -179,7 +179,7 @@ async def test_q11_two_questions_fired_at_once(w: Wire) -> None:
     replies = await asyncio.gather(
         *(w.reply_to(f"cmd.{child.caller}.question.ask", child.asking(text, {})) for text in texts)
     )
-    assert now() - began < 5
+    assert now() - began < 10
     accepted = [reply["result"]["question"] for reply in replies if reply["ok"]]
     refused = [reply["error"] for reply in replies if not reply["ok"]]
     assert len(accepted) == 1
@@ -433,7 +433,7 @@ async def test_q27_default_timeout_applies_and_other_items_are_not_held_up(w: Wi
     began = now()
     await sibling.settle(answer="Looked around.")
     await w.until_item(parent.session_id, sibling.period_id)
-    assert now() - began < 3
+    assert now() - began < 10
     kinds = {i["item"]["item_id"]: i["item"]["kind"] for i in await w.inbox(parent.session_id)}
     assert kinds == {question["request_id"]: "question", sibling.period_id: "report"}
 
@@ -446,7 +446,7 @@ async def test_q28_continuing_a_child_that_waits_fails_with_the_question(w: Wire
     error = await w.refused(
         "question_open", parent.caller, "session.continue", session_id=child.session_id, task="Go on."
     )
-    assert now() - began < 5
+    assert now() - began < 10
     shown = error["details"]["question"]
     assert shown["request_id"] == question["request_id"]
     assert shown["question"] == "Which database?"

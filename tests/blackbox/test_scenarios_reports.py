@@ -66,7 +66,7 @@ async def test_r2_no_report_before_the_jobs_end_and_one_after_it(w: Wire) -> Non
     await child.finish(task["work_id"])
     report = await child.report()
     assert when(report["delivered_at"]) >= when(settled["settled_at"]) + 5
-    assert now() - finished < 3
+    assert now() - finished < 8
     assert report["held_ms"] >= 4900
     await never(
         lambda: delivered(w, child), lambda d: len(d) != 1, over=1, why="another report after the first"
@@ -314,7 +314,7 @@ async def test_r13_waits_for_cancelled_children_end(w: Wire) -> None:
     for child in (one, two):
         await w.do(parent.caller, "session.cancel", session_id=child.session_id)
     results = await asyncio.gather(*waits)
-    assert now() - began < 2
+    assert now() - began < 8
     assert [(r["state"], r["run"]["outcome"]) for r in results] == [("settled", "cancelled")] * 2
     await asyncio.gather(*hosts)
     for child in (one, two):
@@ -421,7 +421,7 @@ async def test_r20_killed_host_is_heard_of_within_the_lease(w: Wire) -> None:
         assert (await w.run(child.run_id))["status"] == "running"
     silent_since = now()
     seen = await above.until("report", child.period_id, "delivered", child=child.run_id)
-    assert now() - silent_since < 1.5 + 2 + 1
+    assert now() - silent_since < 1.5 + 2 + 3
     assert (seen.data["result"], seen.data["outcome"]) == ("error", "lost")
     run = await w.run(child.run_id)
     assert (run["status"], run["outcome"], run["steps"]) == ("settled", "lost", 1)

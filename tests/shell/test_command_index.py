@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 
 from tests.question_broker.place import Place
 from tests.question_broker.world import eventually
+from tests.settling import on_disk
 from upcall_contracts import keys
 from upcall_contracts.log import CommandMark
 from upcall_shell import command_index
@@ -125,9 +126,7 @@ async def test_another_redis_that_started_is_not_believed(gate: RedisGate, serve
     found = await index.look(said)
     assert found is not None
     assert found.whole
-    async with Redis.from_url(servers.redis.url) as redis:
-        await redis.set("written-last", 1)
-        assert await redis.waitaof(1, 0, 15_000) == [1, 0]
+    await on_disk(servers.redis.url)
     servers.redis.kill()
     await servers.again(servers.redis)
     async with Redis.from_url(servers.redis.url) as redis:

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from tests.question_broker.place import Place
 from tests.question_broker.world import eventually
+from tests.settling import on_disk
 from upcall_contracts import keys
 from upcall_shell import redis_gate
 from upcall_shell.indexing import IndexKeeper
@@ -86,7 +87,7 @@ async def test_without_redis_everyone_has_his_turn_at_once(gates: Gates, servers
     begun = time.monotonic()
     async with gate.lock(unique()) as turn:
         await turn.insist()
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 1.8
     assert gate.away
 
 
@@ -246,6 +247,7 @@ async def test_another_redis_that_started_is_not_believed(gates: Gates, servers:
     service = index.service
     gate = gates()
     assert await gate.is_ready(service)
+    await on_disk(servers.redis.url)
     servers.redis.kill()
     await servers.again(servers.redis)
     async with Redis.from_url(servers.redis.url) as redis:
