@@ -76,6 +76,12 @@ def answer_of(question: QuestionRecord) -> Answer:
             raise no_answer(question)
 
 
+async def read_question(wire: Wire, caller: str, request_id: str) -> QuestionRecord:
+    """A question as it stands now."""
+    result = await wire.query(caller, "question.get", {"request_id": request_id})
+    return QuestionRecord.model_validate(result["question"])
+
+
 class Asker:
     """The questions of one run."""
 
@@ -137,8 +143,7 @@ class Asker:
 
     async def look(self, request_id: str) -> QuestionRecord:
         """The question as it stands now."""
-        result = await self._wire.query(self._caller, "question.get", {"request_id": request_id})
-        return QuestionRecord.model_validate(result["question"])
+        return await read_question(self._wire, self._caller, request_id)
 
     async def close(self) -> None:
         """Stop listening."""

@@ -20,6 +20,7 @@ from upcall_contracts.ids import is_token
 from upcall_contracts.records import QuestionRecord, RunRecord, SessionRecord
 
 from . import tracing
+from .asking import read_question
 from .connection import Upcall, connect
 from .errors import NoReplyError, RefusedError
 from .heartbeat import beating, lease_of_runner
@@ -240,8 +241,16 @@ class Runner:
             self.id,
             RunRecord.model_validate(claim["run"]),
             SessionRecord.model_validate(claim["session"]),
-            [QuestionRecord.model_validate(question) for question in claim["questions"]],
+            await self._questions(wire, claim),
         )
+
+    async def _questions(self, wire: Wire, claim: dict[str, Any]) -> list[QuestionRecord]:
+        """The questions of the former holders; those that a claim has no room for it only names."""
+        left = claim.get("questions_left", [])  # a service of before has none
+        return [
+            *await asyncio.gather(*[read_question(wire, self.id, each) for each in left]),
+            *[QuestionRecord.model_validate(question) for question in claim["questions"]],
+        ]
 
     async def _settle(self, run: Run, error: BaseException | None, output: str | None) -> None:
         if error and not isinstance(error, asyncio.CancelledError | RefusedError):

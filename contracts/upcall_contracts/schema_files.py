@@ -80,6 +80,7 @@ _RESULTS: dict[str, tuple[Schema, list[type[BaseModel]]]] = {
     "state": ({"enum": ["settled", "question", "running"]}, []),
     "cancelled": ({"type": "array", "items": _TEXT}, []),
     "handled": ({"type": "array", "items": _TEXT}, []),
+    "questions_left": ({"type": "array", "items": _TEXT}, []),
     "history_seq": ({"type": "integer"}, []),
     "next": ({"type": ["integer", "null"]}, []),
     "cursor": (_TEXT_OR_NULL, []),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 
-from .wire import OPERATOR, Json, Runner, Turn, Wire, eventually, uid
+from .wire import OPERATOR, Claim, Json, Runner, Turn, Wire, eventually, result_of, uid
 
 BIG = "x" * 250_000
 """Nearly the longest text that an answer or a summary may be."""
@@ -108,3 +109,55 @@ async def test_more_background_work_than_a_session_can_hold(w: Wire) -> None:
     if not reply["ok"]:
         assert reply["error"]["code"] == "too_large"
         await child.settle(background=jobs[:10])
+
+
+async def family_of(w: Wire, runner: Runner) -> tuple[Turn, Claim]:
+    """A top-level run, and a child of it that the runner holds."""
+    top = await w.start(await w.open())
+    await w.do(top.caller, "session.spawn", agent=runner.agent, task=BIG, run_id=top.run_id)
+    return top, await runner.take()
+
+
+async def in_utf8(w: Wire, subject: str, body: Json) -> Json:
+    """The question of a reply to a body that is written in UTF-8, in which it may hold the most."""
+    reply = await w.reply_to(subject, json.dumps(body, ensure_ascii=False).encode())
+    return dict(result_of(reply)["question"])
+
+
+async def ask_much(top: Turn, child: Turn, number: int, text: str) -> Json:
+    """A question with a text wherever it may have a long one, with its answer."""
+    body: Json = {"fallback": text, "can_continue_without_answer": True}
+    ask = child.asking(f"Which one of all, number {number}?", body)
+    question = await in_utf8(top.wire, f"cmd.{child.caller}.question.ask", ask)
+    answer: Json = {"request_id": question["request_id"], "answer": text, "rationale": text}
+    return await in_utf8(top.wire, f"cmd.{top.caller}.question.answer", answer)
+
+
+async def test_a_run_that_asked_much_is_claimed_by_the_next_holder(quick: Wire) -> None:
+    """Twenty questions of the largest size are too much for one reply: it holds the last ones that fit and
+    names those before them, which the holder reads one by one."""
+    runner = Runner(quick, uid("agent"))
+    top, first = await family_of(quick, runner)
+    asked = [await ask_much(top, first.turn, number, BIG) for number in range(19)]
+    waiting = await first.turn.ask("And which one now?")
+    first.die()
+    second = await Runner(quick, runner.agent).take(within=60)
+    left = second.questions_left
+    assert left == [question["request_id"] for question in asked[: len(left)]]
+    assert second.questions == [*asked[len(left) :], waiting]
+    assert 0 < len(left) < len(asked)
+    for request_id, question in zip(left, asked, strict=False):
+        assert await quick.question(request_id, second.turn.caller) == question
+    await second.turn.settle()
+
+
+async def test_a_question_that_fits_into_no_claim_is_named(quick: Wire) -> None:
+    """Text that JSON writes with six characters for two bytes: one question is more than half a message."""
+    runner = Runner(quick, uid("agent"))
+    top, first = await family_of(quick, runner)
+    asked = await ask_much(top, first.turn, 1, "é" * (len(BIG) // 2))
+    again = result_of(await runner.claim(first.turn.run_id))
+    assert again["questions"] == []
+    assert again["questions_left"] == [asked["request_id"]]
+    assert await quick.question(asked["request_id"], runner.id) == asked
+    await first.turn.settle()

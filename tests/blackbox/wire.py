@@ -715,12 +715,14 @@ class Turn:
 
 @dataclass
 class Claim:
-    """What a runner got with a claim: the run it now holds, its session and the run's questions."""
+    """What a runner got with a claim: the run it now holds, its session and the run's questions, of which the
+    oldest may only be named."""
 
     turn: Turn
     run: Json
     session: Json
     questions: list[Json]
+    questions_left: list[str]
     beats: asyncio.Task[None] | None = field(repr=False)
 
     def die(self) -> None:
@@ -791,7 +793,7 @@ class Runner:
             self.wire, self.id, session["session_id"], run["run_id"], run["period_id"], run["attempt"]
         )
         beating = self.wire.background(self._beat(turn, every)) if beats else None
-        return Claim(turn, run, session, result["questions"], beating)
+        return Claim(turn, run, session, result["questions"], result["questions_left"], beating)
 
     async def _beat(self, turn: Turn, every: float) -> None:
         body = json.dumps({"run_id": turn.run_id, "attempt": turn.attempt}).encode()

@@ -18,6 +18,12 @@ async def asks(run: upcall.Run) -> str:
     return f"{answer.option} in attempt {run.attempt}: {answer.text}"
 
 
+async def interviews(run: upcall.Run) -> str:
+    """Asks seven questions."""
+    answers = [await run.ask_parent(f"{n}: {run.task}", WHY) for n in range(7)]
+    return ", ".join(str(len(answer.text)) for answer in answers)
+
+
 async def fails(run: upcall.Run) -> str:
     raise RuntimeError(f"could not do {run.task}")
 
@@ -81,7 +87,7 @@ async def big(run: upcall.Run) -> str:
     return "x" * 300_000
 
 
-AGENTS = (echo, asks, fails, exits, trips, sleeps, stubborn, steps, leaves, boss, lead, big)
+AGENTS = (echo, asks, interviews, fails, exits, trips, sleeps, stubborn, steps, leaves, boss, lead, big)
 
 
 def runner_of(up: upcall.Upcall | str, *names: str, id: str | None = None) -> upcall.Runner:  # noqa: A002

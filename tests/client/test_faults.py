@@ -48,9 +48,9 @@ async def parent(live: upcall.Upcall) -> upcall.Session:
 
 
 @pytest.fixture
-def agent() -> str:
-    """An agent that only this test's runners serve."""
-    return f"far{uuid4().hex[:8]}-asks"
+def agent(request: pytest.FixtureRequest) -> str:
+    """An agent that only this test's runners serve; it asks one question, unless the test names another."""
+    return f"far{uuid4().hex[:8]}-{getattr(request, 'param', 'asks')}"
 
 
 @pytest.fixture
@@ -59,6 +59,12 @@ async def far(deployment: Deployment, agent: str) -> AsyncIterator[Far]:
     await far.start()
     yield far
     await far.end()
+
+
+async def until_attempt(child: upcall.Child, attempt: int) -> None:
+    async with asyncio.timeout(20):
+        while (await child.run()).attempt < attempt:  # noqa: ASYNC110 - somebody else's state
+            await asyncio.sleep(0.05)
 
 
 async def test_a_killed_runner_is_replaced_and_the_question_is_the_same(
@@ -70,9 +76,7 @@ async def test_a_killed_runner_is_replaced_and_the_question_is_the_same(
     await far.end()
     other = runner_of(live, agent)
     serving = asyncio.create_task(other.run(handle_signals=False))
-    async with asyncio.timeout(20):
-        while (await child.run()).attempt == 1:  # noqa: ASYNC110 - somebody else's state
-            await asyncio.sleep(0.05)
+    await until_attempt(child, 2)
     await until(child, RunStatus.RUNNING)
     assert [waiting.request_id for waiting in await parent.questions()] == [question.item_id]
     assert isinstance(question, upcall.Question)
@@ -95,6 +99,29 @@ async def test_an_answer_while_nobody_held_the_run_reaches_the_next_holder(
 
     assert (await child.result()).answer == "drop in attempt 2: drop"
     assert len(await parent.pages("question.list", "questions", {"status": "answered"})) == 1
+
+
+@pytest.mark.parametrize("agent", ["interviews"], indirect=True)
+async def test_questions_that_the_claim_has_no_room_for_are_not_asked_again(
+    parent: upcall.Session, far: Far, agent: str
+) -> None:
+    """Answers of half a megabyte: the next holder's claim can't hold six of them, and it finds all."""
+    child = await parent.spawn(agent, "What now?")
+    async with parent.inbox() as inbox:
+        for _ in range(6):
+            question = await inbox.next(20)
+            assert isinstance(question, upcall.Question)
+            await question.answer("x" * 250_000, rationale="x" * 250_000)
+        waiting = await inbox.next(20)
+        assert isinstance(waiting, upcall.Question)
+        await far.end()
+        await far.start()
+        await until_attempt(child, 2)
+        await until(child, RunStatus.RUNNING)
+        await waiting.answer("That.")
+
+    assert (await child.result()).answer == ", ".join(["250000"] * 6 + ["5"])
+    assert len(await parent.pages("question.list", "questions", {"status": "answered"})) == 7
 
 
 async def test_a_runner_that_stops_lets_its_runs_go_and_their_questions_live(

@@ -61,7 +61,7 @@ COMMANDS: Final[dict[tuple[str, str], CommandSpec]] = {
     ("session", "cancel"): CommandSpec(SessionCancel, ("cancelled",)),
     ("session", "close"): CommandSpec(SessionClose, ("session",)),
     ("run", "start"): CommandSpec(RunStart, ("run",)),
-    ("run", "claim"): CommandSpec(RunClaim, ("run", "session", "questions")),
+    ("run", "claim"): CommandSpec(RunClaim, ("run", "session", "questions", "questions_left")),
     ("run", "append"): CommandSpec(RunAppend, ("history_seq",)),
     ("run", "settle"): CommandSpec(RunSettle, ("run",)),
     ("work", "finish"): CommandSpec(WorkFinish, ("work",)),

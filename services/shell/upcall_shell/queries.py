@@ -87,13 +87,13 @@ class QueryDesk:
         tracing.answered_query(name, message, began, code)
 
 
-def as_many_as_fit(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records of a page, from the first one on, that a reply can hold; at least one."""
+def as_many_as_fit(records: Sequence[dict[str, Any]], *, at_least: int = 1) -> list[dict[str, Any]]:
+    """The records of a page, from the first one on, that a reply can hold; so many in any case."""
     page: list[dict[str, Any]] = []
     size = 0
     for record in records:
         size += len(json.dumps(record))
-        if page and size > limits.PAGE_MAX_BYTES:
+        if len(page) >= at_least and size > limits.PAGE_MAX_BYTES:
             break
         page.append(record)
     return page

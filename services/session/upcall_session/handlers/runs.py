@@ -12,6 +12,7 @@ from upcall_session.decisions.results import Asked, Decided, Repeated
 from upcall_session.reach import Reach
 from upcall_session.sessions import Decision, Outcome, Sessions
 from upcall_shell.commands import Command
+from upcall_shell.queries import as_many_as_fit
 
 from .common import Reply, asked, run_id_of
 
@@ -47,7 +48,10 @@ class Runs:
         return {"run": (await self._run(outcome, run_id_of(outcome) or run_id)).to_wire()}
 
     async def claim(self, command: Command[RunClaim]) -> Reply:
-        """run.claim: a runner becomes the holder of a dispatched run."""
+        """run.claim: a runner becomes the holder of a dispatched run.
+
+        The last of its questions that fit are in the reply; those before them are named.
+        """
         run_id, who = command.body.run_id, asked(command)
 
         def decide(state: SessionState, run: RunRecord) -> Decision:
@@ -58,10 +62,13 @@ class Runs:
             return outcome.decision
         run = await self._run(outcome, run_id)
         questions = await self._questions(run.run_id)
+        shown = as_many_as_fit([question.to_wire() for question in reversed(questions)], at_least=0)
+        left = len(questions) - len(shown)
         return {
             "run": run.to_wire(),
             "session": outcome.state.record().to_wire(),
-            "questions": [question.to_wire() for question in questions],
+            "questions": shown[::-1],
+            "questions_left": [question.request_id for question in questions[:left]],
         }
 
     async def append(self, command: Command[RunAppend]) -> Reply:
