@@ -45,6 +45,9 @@ PROBLEMS_MAX: Final = 100
 # The servers' max_payload (WIRE.md "Small print").
 PAYLOAD_MAX_BYTES: Final = 4 * 1024 * 1024
 
+# A reply's body (ours: its headers, which may hold the context of a trace, count towards the message, too).
+REPLY_MAX_BYTES: Final = PAYLOAD_MAX_BYTES - 1024
+
 # The task of a run that is made of the texts of items, as JSON (ours: an entry of the log holds it twice).
 ITEMS_TASK_MAX_BYTES: Final = 1024 * 1024
 

@@ -124,7 +124,7 @@ class CommandDesk:
         to = (message.headers or {}).get(subjects.H_REPLY_TO)
         if to is not None and subjects.is_reply_subject(to):
             raw = json.dumps(reply, separators=(",", ":")).encode()
-            if len(raw) > limits.PAYLOAD_MAX_BYTES:
+            if len(raw) > limits.REPLY_MAX_BYTES:
                 logger.error("reply too large", subject=message.subject, size=len(raw))
                 raw = json.dumps(refusals.internal().to_reply()).encode()
             await self._reply(to, raw)

@@ -3,13 +3,16 @@
 The server takes a subject or a header of nearly any bytes. In nats-py 2.16 such a message ends the read loop
 (a subject or reply that is no UTF-8, a header that is no header) or the connection (white space other than
 blank and tab in a subject), and JetStream then delivers it to the next instance. Here it arrives like any
-other, with U+FFFD for what cannot be read, and is refused at our own edge. Drop this once nats-py does so.
+other, with U+FFFD for what cannot be read, and is refused at our own edge. A message that we publish ends the
+connection as well, for good, if only its headers make it larger than the server takes: here that is an error
+of its publish. Drop this once nats-py does so.
 """
 
 import re
 import ssl
 from typing import Any, cast
 
+import nats.errors
 import structlog
 from faststream.nats import NatsBroker
 from nats.aio.client import Client
@@ -31,7 +34,7 @@ parser.HMSG_RE = re.compile(
 
 
 class SturdyClient(Client):
-    """A client whose read loop no message can end, and whose connect no server can hold up for ever."""
+    """A client whose connection no message can end, and whose connect no server can hold up for ever."""
 
     async def _process_connect_init(self) -> None:
         """nats-py waits for the end of what it could not set up before it tries again. asyncio never tells of
@@ -43,6 +46,14 @@ class SturdyClient(Client):
                 self._transport.close()
                 self._transport = None
             raise
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, Any] | None = None
+    ) -> None:
+        """Publish; MaxPayloadError where body and headers together are too much for the server."""
+        if headers and len(payload) + _size(headers) > self.max_payload:
+            raise nats.errors.MaxPayloadError
+        await super().publish(subject, payload, reply, headers)
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         try:
@@ -62,6 +73,13 @@ class SturdyClient(Client):
             _client=self,
             _sid=sid,
         )
+
+
+def _size(headers: dict[str, Any]) -> int:
+    """Bytes of a message's headers as they are sent: a first line, a line each, and an empty one."""
+    return len("NATS/1.0\r\n\r\n") + sum(
+        len(f"{name}: {value}\r\n".encode()) for name, value in headers.items()
+    )
 
 
 class SturdyBroker(NatsBroker):

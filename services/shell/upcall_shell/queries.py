@@ -77,7 +77,7 @@ class QueryDesk:
             logger.exception("query failed", subject=message.subject)
             outcome = refusals.internal()
         raw = _encode(outcome)
-        if len(raw) > limits.PAYLOAD_MAX_BYTES:
+        if len(raw) > limits.REPLY_MAX_BYTES:
             logger.error("reply too large", subject=message.subject, size=len(raw))
             outcome = refusals.internal()
             raw = _encode(outcome)
