@@ -1838,6 +1838,22 @@ async def test_introspect_gives_originals_in_order(w: Wire) -> None:
     assert [e["type"] for e in events] == of_run
 
 
+@pytest.mark.parametrize("cursor", [str(2**53), "9" * 1000, "x", "-1", "1.5", "\u0663"])
+async def test_introspect_of_a_cursor_that_it_never_gave(w: Wire, cursor: str) -> None:
+    """Beyond any sequence, or none at all: invalid, and the field is named."""
+    parent = await w.start(await w.open())
+    body: Json = {"run_id": parent.run_id, "cursor": cursor}
+    error = await w.query_refused("invalid", parent.caller, "log.introspect", **body)
+    assert named_fields(error) == {"cursor"}
+
+
+async def test_introspect_behind_the_last_event(w: Wire) -> None:
+    """The largest cursor that could be one: nothing is there."""
+    parent = await w.start(await w.open())
+    page = await w.query(parent.caller, "log.introspect", run_id=parent.run_id, cursor=str(2**53 - 1))
+    assert page == {"events": [], "cursor": None}
+
+
 FOREIGN_QUERIES = [
     ("session.get", "session_id", "unknown_session"),
     ("session.history", "session_id", "unknown_session"),
