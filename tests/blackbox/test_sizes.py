@@ -11,6 +11,9 @@ from .wire import OPERATOR, Claim, Json, Runner, Turn, Wire, eventually, result_
 BIG = "x" * 250_000
 """Nearly the longest text that an answer or a summary may be."""
 
+BIG_IN_UTF8 = "é" * (len(BIG) // 2)
+"""As many bytes in UTF-8. The replies' JSON escapes it, and needs six bytes for each two."""
+
 
 async def twenty_big_reports(w: Wire, parent: Turn) -> list[str]:
     children = [await parent.spawn() for _ in range(20)]
@@ -19,6 +22,21 @@ async def twenty_big_reports(w: Wire, parent: Turn) -> list[str]:
     for child in children:
         await child.report()
     return [child.period_id for child in children]
+
+
+async def in_utf8(w: Wire, subject: str, body: Json) -> Json:
+    """The result of a command whose body is written in UTF-8, in which it may hold the most."""
+    return result_of(await w.reply_to(subject, json.dumps(body, ensure_ascii=False).encode()))
+
+
+async def ask_much(top: Turn, child: Turn, number: int, text: str) -> Json:
+    """A question with a text wherever it may have a long one, with its answer."""
+    body: Json = {"fallback": text, "can_continue_without_answer": True}
+    ask = child.asking(f"Which one of all, number {number}?", body)
+    question = (await in_utf8(top.wire, f"cmd.{child.caller}.question.ask", ask))["question"]
+    answer: Json = {"request_id": question["request_id"], "answer": text, "rationale": text}
+    answered = await in_utf8(top.wire, f"cmd.{top.caller}.question.answer", answer)
+    return dict(answered["question"])
 
 
 async def test_more_items_than_fit_into_a_task_wake_run_after_run(w: Wire) -> None:
@@ -81,6 +99,33 @@ async def test_lists_of_much_come_in_pages(w: Wire) -> None:
     assert len({r["period_id"] for r in reports}) == len(reports) == 20
 
 
+async def test_histories_of_much_come_in_pages(w: Wire) -> None:
+    """Text of which JSON makes three times as many bytes in a reply as the log has: pages end early."""
+    _, child = await w.family()
+    text = BIG_IN_UTF8[:50_000]
+    for number in range(40):
+        body = child.said({"messages": [{"role": "assistant", "content": f"{number}: {text}"}]})
+        await in_utf8(w, f"cmd.{child.caller}.run.append", body)
+    messages: list[Json] = []
+    following: object = 1
+    while following is not None:
+        body = {"session_id": child.session_id, "from": following, "limit": 500}
+        page = await w.query(child.caller, "session.history", **body)
+        assert page["messages"]
+        messages, following = [*messages, *page["messages"]], page["next"]
+    assert [m["content"] for m in messages[1:]] == [f"{number}: {text}" for number in range(40)]
+
+
+async def test_logs_of_much_come_in_pages(w: Wire) -> None:
+    """The same of what log.introspect shows."""
+    top, child = await w.family()
+    asked = [await ask_much(top, child, number, BIG_IN_UTF8) for number in range(4)]
+    events = await w.pages(child.caller, "log.introspect", "events", run_id=child.run_id, limit=500)
+    ends = [event["data"] for event in events if event["type"] == "parent_question_answered"]
+    assert ends == asked
+    assert len({event["event_id"] for event in events}) == len(events) == 2 * len(asked) + 1
+
+
 async def test_many_ends_of_work_before_the_settle(w: Wire) -> None:
     """Summaries that come too early are kept; when they become too much, the others wait for the settle."""
     _, child = await w.family()
@@ -118,21 +163,6 @@ async def family_of(w: Wire, runner: Runner) -> tuple[Turn, Claim]:
     return top, await runner.take()
 
 
-async def in_utf8(w: Wire, subject: str, body: Json) -> Json:
-    """The question of a reply to a body that is written in UTF-8, in which it may hold the most."""
-    reply = await w.reply_to(subject, json.dumps(body, ensure_ascii=False).encode())
-    return dict(result_of(reply)["question"])
-
-
-async def ask_much(top: Turn, child: Turn, number: int, text: str) -> Json:
-    """A question with a text wherever it may have a long one, with its answer."""
-    body: Json = {"fallback": text, "can_continue_without_answer": True}
-    ask = child.asking(f"Which one of all, number {number}?", body)
-    question = await in_utf8(top.wire, f"cmd.{child.caller}.question.ask", ask)
-    answer: Json = {"request_id": question["request_id"], "answer": text, "rationale": text}
-    return await in_utf8(top.wire, f"cmd.{top.caller}.question.answer", answer)
-
-
 async def test_a_run_that_asked_much_is_claimed_by_the_next_holder(quick: Wire) -> None:
     """Twenty questions of the largest size are too much for one reply: it holds the last ones that fit and
     names those before them, which the holder reads one by one."""
@@ -152,10 +182,10 @@ async def test_a_run_that_asked_much_is_claimed_by_the_next_holder(quick: Wire) 
 
 
 async def test_a_question_that_fits_into_no_claim_is_named(quick: Wire) -> None:
-    """Text that JSON writes with six characters for two bytes: one question is more than half a message."""
+    """One question that is more than half a message."""
     runner = Runner(quick, uid("agent"))
     top, first = await family_of(quick, runner)
-    asked = await ask_much(top, first.turn, 1, "é" * (len(BIG) // 2))
+    asked = await ask_much(top, first.turn, 1, BIG_IN_UTF8)
     again = result_of(await runner.claim(first.turn.run_id))
     assert again["questions"] == []
     assert again["questions_left"] == [asked["request_id"]]

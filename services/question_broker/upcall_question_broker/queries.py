@@ -10,14 +10,14 @@ import nats.errors
 import structlog
 from nats.aio.client import Client
 
-from upcall_contracts import limits, refusals, subjects
+from upcall_contracts import refusals, subjects
 from upcall_contracts.errors import Refusal
 from upcall_contracts.events import Family
 from upcall_contracts.ids import OPERATOR
 from upcall_contracts.queries import QuestionGet, QuestionList, QuestionWait
 from upcall_contracts.records import QuestionRecord, QuestionStatus
 from upcall_contracts.states import SessionState
-from upcall_shell.queries import Query, QueryHandler
+from upcall_shell.queries import Page, Query, QueryHandler
 
 from .decisions import access, ending
 from .index import QuestionIndex
@@ -26,8 +26,6 @@ from .stores import Questions, Sessions, Unreadable
 logger = structlog.get_logger()
 _LOOK_S: Final = 2.0  # a wait looks at the log so often, for an event that got lost on the way
 _CHUNK: Final = 32
-_PAGE_BYTES: Final = limits.PAYLOAD_MAX_BYTES // 2
-"""Of a page, so that it fits into a reply: a page ends early rather than not at all."""
 
 
 class QuestionQueries:
@@ -85,21 +83,17 @@ class QuestionQueries:
             return after
         look = _Look(self._sessions)
         ids = await self._candidates(query.caller, body, after[0], look)
-        page: list[dict[str, Any]] = []
-        last, size = after, 0
+        page, last = Page(body.limit), after
         for begin in range(0, len(ids), _CHUNK):
             chunk = ids[begin : begin + _CHUNK]
             shown = await asyncio.gather(*[self._shown(query.caller, each, body, look) for each in chunk])
             for record in shown:
                 if record is None or _order(record) <= after:
                     continue
-                wire = record.to_wire()
-                size += len(json.dumps(wire))
-                if len(page) == body.limit or (page and size > _PAGE_BYTES):
-                    return {"questions": page, "cursor": _write_cursor(last)}
-                page.append(wire)
+                if not page.takes(record.to_wire()):
+                    return {"questions": page.records, "cursor": _write_cursor(last)}
                 last = _order(record)
-        return {"questions": page, "cursor": None}
+        return {"questions": page.records, "cursor": None}
 
     async def _candidates(self, caller: str, body: QuestionList, since: int, look: "_Look") -> Sequence[str]:
         waiting = body.status is QuestionStatus.WAITING

@@ -1,19 +1,16 @@
 """log.introspect: the public events of a run, a session or a tree, in the order of their decisions."""
 
-from typing import Any, Final
+from typing import Any
 
 from upcall_contracts import limits, refusals
 from upcall_contracts.errors import Refusal
 from upcall_contracts.events import Event
 from upcall_contracts.log import NOTE_TYPE
 from upcall_contracts.queries import LogIntrospect
-from upcall_shell.queries import Query
+from upcall_shell.queries import Page, Query
 
 from .log_store import SessionLog
 from .reach import Reach
-
-_BYTES_MAX: Final = 3_000_000
-"""A page ends here at the latest: the servers' max_payload is 4 MiB."""
 
 
 class Introspection:
@@ -32,16 +29,12 @@ class Introspection:
         if isinstance(filters, Refusal):
             return filters
         after = int(body.cursor) if body.cursor is not None else 0
-        events: list[dict[str, Any]] = []
-        size = last = 0
+        page, last = Page(body.limit), after
         async for stored, entry in self._sessions.scan(filters, after + 1):
-            if len(events) >= body.limit or size > _BYTES_MAX:
-                return {"events": events, "cursor": str(last)}
+            if entry["type"] != NOTE_TYPE and not page.takes(_public(entry)):
+                return {"events": page.records, "cursor": str(last)}
             last = stored.seq
-            if entry["type"] != NOTE_TYPE:
-                events.append(_public(entry))
-                size += len(stored.body)
-        return {"events": events, "cursor": None}
+        return {"events": page.records, "cursor": None}
 
     async def _filters(self, caller: str, body: LogIntrospect) -> list[str] | Refusal:
         if body.run_id is not None:

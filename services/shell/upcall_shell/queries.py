@@ -87,16 +87,36 @@ class QueryDesk:
         tracing.answered_query(name, message, began, code)
 
 
+class Page:
+    """A page of a list: at most as many records as were asked for and fit into a reply.
+
+    Measured as they are sent: JSON escapes text, and may need three times the bytes that the log has.
+    `at_least` so many are on it, fit or not.
+    """
+
+    def __init__(self, limit: int, *, at_least: int = 1) -> None:
+        self.records: list[dict[str, Any]] = []
+        self._limit = limit
+        self._at_least = at_least
+        self._size = 0
+
+    def takes(self, record: dict[str, Any]) -> bool:
+        """Add a record; False where it, and all after it, have no room."""
+        self._size += len(json.dumps(record))
+        has_room = len(self.records) < self._at_least or self._size <= limits.PAGE_MAX_BYTES
+        if len(self.records) == self._limit or not has_room:
+            return False
+        self.records.append(record)
+        return True
+
+
 def as_many_as_fit(records: Sequence[dict[str, Any]], *, at_least: int = 1) -> list[dict[str, Any]]:
     """The records of a page, from the first one on, that a reply can hold; so many in any case."""
-    page: list[dict[str, Any]] = []
-    size = 0
+    page = Page(len(records), at_least=at_least)
     for record in records:
-        size += len(json.dumps(record))
-        if len(page) >= at_least and size > limits.PAGE_MAX_BYTES:
+        if not page.takes(record):
             break
-        page.append(record)
-    return page
+    return page.records
 
 
 def _encode(outcome: dict[str, Any] | Refusal) -> bytes:
