@@ -17,6 +17,7 @@ class Proxy:
         self._let_through = let_sign_through
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: list[asyncio.StreamWriter] = []
+        self._clients: list[asyncio.StreamWriter] = []
         self.seen = asyncio.Event()
         self.port = 0
 
@@ -26,6 +27,7 @@ class Proxy:
         assert serving is not None
         self._tasks.add(serving)
         self._writers.append(writer)
+        self._clients.append(writer)
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
         self._writers.append(up_writer)
         await asyncio.gather(self._up(reader, up_writer), self._down(up_reader, writer))
@@ -49,6 +51,11 @@ class Proxy:
             while (chunk := await reader.read(65536)) and not self.seen.is_set():
                 writer.write(chunk)
                 await writer.drain()
+
+    def say(self, line: bytes) -> None:
+        """Say something to all clients, as the server might."""
+        for client in self._clients:
+            client.write(line)
 
     async def close(self) -> None:
         """Cut all connections."""

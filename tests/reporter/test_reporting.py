@@ -151,6 +151,24 @@ async def test_r8_killed_between_storing_and_acknowledging(d: Deployment, tmp_pa
     assert len(await d.read(streams.INBOX, "inbox.P.>")) == 1
 
 
+async def test_a_process_without_a_connection_ends(d: Deployment, tmp_path: Path) -> None:
+    """The server ended it with an error after which nats-py does not connect again: whoever runs the process
+    starts another one."""
+    async with proxy(d.nats_port, b" never said ", let_sign_through=True) as gate:
+        process = d.process(gate.port, tmp_path / "reporter.log")
+        try:
+            await d.closes(closed())
+            await d.decided("C-p1")
+            await d.caught_up()
+            gate.say(b"-ERR 'Maximum Payload Violation'\r\n")
+            ended = await asyncio.to_thread(process.wait, 30)
+        finally:
+            process.kill()
+            process.wait()
+    assert ended != 0
+    assert "the connection to NATS was closed for good" in (tmp_path / "reporter.log").read_text()
+
+
 async def test_two_instances_and_every_entry_twice(d: Deployment) -> None:
     """Entries doubled and shuffled between two instances: each closed period has one report, at its end."""
     rng = random.Random(7)

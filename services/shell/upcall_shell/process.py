@@ -67,6 +67,7 @@ class Service:
             disconnected_cb=self._disconnected,
             reconnected_cb=self._reconnected,
             error_cb=self._nats_error,
+            closed_cb=self._closed,
             security=_security(settings),
         )
         self._client: Client | None = None
@@ -92,6 +93,8 @@ class Service:
         self._before: list[Callable[[], Awaitable[None]]] = []
         self._size: tuple[float, int] = (0.0, 0)
         self._serving = False
+        self._app: FastStream | None = None
+        self._stopping = False
         self._health = HealthServer(settings.http_host, settings.http_port, self.checks)
 
     # What a service is made of
@@ -200,6 +203,7 @@ class Service:
         app.after_startup(self._started)
         app.on_shutdown(self._stop)
         app.after_shutdown(self._stopped)
+        self._app = app
         return app
 
     async def _start(self) -> None:
@@ -253,7 +257,7 @@ class Service:
             await asyncio.sleep(1)
 
     async def _stop(self) -> None:
-        self._serving = False
+        self._serving, self._stopping = False, True
         grace = self.settings.stop_grace_ms / 1000
         await asyncio.gather(*[d.drain(grace) for d in self._deliveries])
         await asyncio.gather(*[d.drain(min(grace, 2.0)) for d in self._query_desks])
@@ -276,6 +280,13 @@ class Service:
     async def _reconnected(self) -> None:
         self.nats_steady_since = time.monotonic()
         logger.info("nats reconnected")
+
+    async def _closed(self) -> None:
+        """The server ended the connection with an error, after which nats-py does not connect again: the
+        process ends, so that whoever runs it starts it anew."""
+        if not self._stopping and self._app is not None:
+            logger.critical("the connection to NATS was closed for good; ending")
+            self._app.exit()
 
     async def _nats_error(self, error: Exception) -> None:
         logger.warning("nats error", error=repr(error))
