@@ -109,24 +109,28 @@ class Place:
             place.end()
 
     def _broker(self, number: int) -> Process:
-        port = self._ports.give(f"broker-{number}")
-        environment = {
-            **os.environ,
-            **self.settings,
-            "UPCALL_NATS_URL": self.nats.url,
-            "UPCALL_REDIS_URL": self.redis.url,
-            "UPCALL_HTTP_PORT": str(port),
-        }
+        return self.service(f"broker-{number}", "question_broker")
+
+    def service(self, name: str, kind: str, **environment: str) -> Process:
+        """An instance of a service, not yet started; `environment` replaces settings."""
+        port = self._ports.give(name)
         spec = PartSpec(
-            name=f"broker-{number}",
-            kind="question_broker",
-            command=(sys.executable, "-m", "faststream", "run", "upcall_question_broker.app:app"),
+            name=name,
+            kind=kind,
+            command=(sys.executable, "-m", "faststream", "run", f"upcall_{kind}.app:app"),
             port=port,
             url=f"http://{HOST}:{port}",
             probe=probes.service_is_ready,
-            environment=environment,
+            environment={
+                **os.environ,
+                **self.settings,
+                "UPCALL_NATS_URL": self.nats.url,
+                "UPCALL_REDIS_URL": self.redis.url,
+                "UPCALL_HTTP_PORT": str(port),
+                **environment,
+            },
         )
-        return Process(spec, self.directory / f"broker-{number}.log")
+        return Process(spec, self.directory / f"{name}.log")
 
     @property
     def parts(self) -> list[Process]:

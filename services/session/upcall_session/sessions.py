@@ -174,8 +174,8 @@ class Sessions:
             await self._earlier.refused(session_id, asked)
         if loaded is None:
             return Outcome(final, None)
-        if is_redelivery():
-            await self._follow_again(loaded.state)
+        if is_redelivery() or isinstance(final, Repeated):
+            await self._follow_again(loaded.state)  # who carried it out may have died right after that
         return Outcome(final, await self._advance(loaded, now if now is not None else now_ms()))
 
     # Committing
