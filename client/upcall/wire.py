@@ -168,14 +168,14 @@ class Wire:
         subject = subjects.query(caller, *name.split("."))
         payload = _encode(body)
         deadline = _now() + waits + within
-        last: object = None
+        last: Exception | None = None
         while (left := deadline - _now()) > 0:
             self._check_open()
             try:
                 patience = min(waits + _QUERY_PATIENCE, left)
                 return _read(await self._ask(subject, payload, patience, tracing.asking()))
             except TROUBLE as error:
-                last = error
+                last = _telling(last, error, left)
                 await asyncio.sleep(min(_PAUSE, left))
         raise NoReplyError(subject, waits + within, None, False, last)
 
@@ -222,7 +222,7 @@ class Wire:
         within: float,
     ) -> bytes:
         deadline = _now() + within
-        stored, sent, last = False, 0, None
+        stored, sent, last = False, 0, cast(Exception | None, None)
         while (left := deadline - _now()) > 0:
             self._check_open()
             if not self.nc.is_connected:  # what is published now would only pile up
@@ -234,7 +234,7 @@ class Wire:
                 patience = _RESEND_AFTER[min(sent, len(_RESEND_AFTER) - 1)]
                 sent += 1
             except TROUBLE as error:
-                last, patience = error, _PAUSE
+                last, patience = _telling(last, error, left), _PAUSE
             await _first(reply, self._reconnect, within=min(patience, max(0.0, deadline - _now())))
             if reply.done():
                 return reply.result()
@@ -294,6 +294,11 @@ class Wire:
 
 async def _first(*futures: asyncio.Future[Any], within: float) -> None:
     await asyncio.wait(futures, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _telling(before: Exception | None, error: Exception, had: float) -> Exception:
+    """What went wrong at last. That an attempt with hardly any time left got no answer says nothing."""
+    return before if before and isinstance(error, TimeoutError) and had < _PAUSE else error
 
 
 def _now() -> float:

@@ -88,13 +88,19 @@ class Services:
 
 
 @pytest.fixture
-async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+async def bare_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+    """One without any streams."""
     monkeypatch.setenv("UPCALL_SYNC_INTERVAL", "2m")
     server = Server(tmp_path)
     await server.start()
-    await provision_deployment(ShellSettings(nats_url=server.url))
     yield server
     await server.stop()
+
+
+@pytest.fixture
+async def server(bare_server: Server) -> Server:
+    await provision_deployment(ShellSettings(nats_url=bare_server.url))
+    return bare_server
 
 
 @pytest.fixture

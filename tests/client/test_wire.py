@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+import nats.errors
 import pytest
 
 import upcall
@@ -53,6 +54,56 @@ async def test_never_a_reply_says_that_it_is_stored_and_what_to_do(
         await up.wire.command("p", "session.cancel", {"session_id": "p"}, command_id="c9", within=0.3)
 
     assert caught.value.stored
+
+
+async def test_nobody_listens(up: upcall.Upcall) -> None:
+    """NATS runs and nothing else: a query is told so, with what to do. A command is stored, and waits."""
+    with pytest.raises(upcall.NoReplyError) as query:
+        await up.wire.query("p", "session.get", {"session_id": "p"}, within=1)
+
+    assert str(query.value) == (
+        "query.p.session.get got no reply within 1 s. "
+        "NATS runs, but Upcall does not: nobody listens there. Start it (`make up`)."
+    )
+
+    with pytest.raises(upcall.NoReplyError) as command:
+        await up.wire.command("p", "session.cancel", {"session_id": "p"}, command_id="c9", within=1)
+
+    assert str(command.value) == (
+        "cmd.p.session.cancel got no reply within 1 s. "
+        "It is stored, and is carried out once the services are back. "
+        "Send it again with command_id='c9' to learn the outcome."
+    )
+
+
+async def test_nobody_stores_a_command(bare_server: Server) -> None:
+    """A NATS on which Upcall was never set up."""
+    async with upcall.connect(bare_server.url) as up:
+        with pytest.raises(upcall.NoReplyError) as caught:
+            await up.wire.command("p", "session.cancel", {"session_id": "p"}, command_id="c9", within=1)
+
+    assert not caught.value.stored
+    assert str(caught.value) == (
+        "cmd.p.session.cancel got no reply within 1 s. "
+        "NATS runs, but Upcall does not: nobody listens there. Start it (`make up`). "
+        "Send it again with command_id='c9' to learn the outcome."
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "error", "had_s", "told"),
+    [
+        (None, nats.errors.TimeoutError(), 0.001, "error"),
+        (nats.errors.NoRespondersError(), nats.errors.TimeoutError(), 0.001, "before"),
+        (nats.errors.NoRespondersError(), nats.errors.TimeoutError(), 5.0, "error"),
+        (nats.errors.TimeoutError(), nats.errors.NoRespondersError(), 0.001, "error"),
+    ],
+    ids=["nothing else", "cut short by the deadline", "somebody listened, and was slow", "heard at once"],
+)
+def test_what_a_missing_reply_is_told_with(
+    before: Exception | None, error: Exception, had_s: float, told: str
+) -> None:
+    assert wire._telling(before, error, had_s) is (error if told == "error" else before)
 
 
 async def test_command_over_a_restart_of_nats(up: upcall.Upcall, services: Services, server: Server) -> None:
