@@ -6,16 +6,15 @@ minute for the answer before it asks the next one (docs/scaling.md); a new leade
 
 import asyncio
 import time
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from upcall_contracts import keys, streams
 from upcall_shell.errors import Unavailable
-from upcall_shell.jetstream import StreamClient
 from upcall_shell.process import Service
 
-from .decisions.derived import STALLED_MS, has_stalled, is_replicated
+from .decisions.derived import Seen, helped, is_replicated, look
 
 logger = structlog.get_logger()
 
@@ -30,35 +29,49 @@ class Derivation:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._log = service.log
-        self._derived = [service.stream(name) for name in (streams.TOPICS, streams.INBOX)]
-        self._stalled_since: dict[str, float] = {}
+        self._derived = {name: service.stream(name) for name in (streams.TOPICS, streams.INBOX)}
+        self._seen = Seen({})
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            replicated = True
-            try:
-                log = await self._log.info()
-                replicated = "error" in log or is_replicated(log)
-                if replicated and log.get("cluster", {}).get("leader"):
-                    for stream in self._derived:
-                        await self._look(stream)
-            except Unavailable as error:
-                logger.debug("not looked at", error=str(error))
-            await asyncio.sleep(_EVERY_S if replicated else _ALONE_S)
+            pause = await self.once()
+            await asyncio.sleep(pause)
 
-    async def _look(self, stream: StreamClient) -> None:
-        info = await stream.info()
-        if "error" in info or not has_stalled(info):
-            self._stalled_since.pop(stream.stream, None)
-            return
-        since = self._stalled_since.setdefault(stream.stream, time.monotonic())
-        # Who was made leader a moment ago has not heard of the log yet.
-        if (time.monotonic() - since) * 1000 < STALLED_MS or not await self._is_our_turn(stream.stream):
-            return
-        logger.warning("source stalled; another leader is chosen", stream=stream.stream)
-        self._stalled_since.pop(stream.stream)
-        await stream.api(f"STREAM.LEADER.STEPDOWN.{stream.stream}", {})
+    async def once(self) -> float:
+        """Look once; in how many seconds to look again."""
+        try:
+            log = await self._log.info()
+            if "error" not in log and not is_replicated(log):
+                return _ALONE_S
+            await self._look(log)
+        except Unavailable as error:
+            logger.debug("not looked at", error=str(error))
+        return _EVERY_S
+
+    async def _look(self, log: dict[str, Any]) -> None:
+        found = await asyncio.gather(*(self._info(name) for name in self._derived))
+        derived = {name: info for name, info in zip(self._derived, found, strict=True) if info is not None}
+        self._seen = look(log, derived, self._seen, time.monotonic() * 1000)
+        for name in self._seen.overdue:
+            if await self.help(name):
+                self._seen = helped(self._seen, name)
+
+    async def _info(self, name: str) -> dict[str, Any] | None:
+        try:
+            return await self._derived[name].info()
+        except Unavailable:  # its own leader may be the lost one; the other streams need not wait
+            return None
+
+    async def help(self, name: str) -> bool:
+        """Ask a stream for another leader, unless an instance has done so a moment ago: then False."""
+        if not await self._is_our_turn(name):
+            return False
+        logger.warning("source stalled; another leader is chosen", stream=name)
+        answer = await self._log.api(f"STREAM.LEADER.STEPDOWN.{name}", {})
+        if "error" in answer:
+            logger.warning("no other leader", stream=name, error=answer["error"])
+        return True
 
     async def _is_our_turn(self, name: str) -> bool:
         """One instance does it, and no other for a while; each by itself while Redis is away."""
