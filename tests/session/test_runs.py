@@ -8,7 +8,8 @@ import pytest
 
 from tests.session.world import Decision, World, parse
 from upcall_contracts.errors import Refusal
-from upcall_contracts.records import Outcome, RunStatus, Trigger
+from upcall_contracts.records import Heartbeat, Outcome, RunStatus, Trigger
+from upcall_session.decisions import liveness
 from upcall_session.decisions.results import Decided, NotYet, Repeated
 
 
@@ -142,6 +143,63 @@ def test_runner_that_lost_its_run_is_stale(w: World, hosted: str) -> None:
     run_id = active(w, hosted).run_id
     assert code(w.settle(hosted, caller="runner-2", attempt=2)) is None
     assert code(w.settle(hosted, caller="runner-1", attempt=1, run_id=run_id)) == "stale_attempt"
+
+
+def test_runner_that_lost_its_run_gets_it_back_by_no_attempt(w: World, hosted: str) -> None:
+    """Which attempt it names says nothing of who it is."""
+    w.gone(hosted)
+    w.claim(hosted, "runner-2")
+    assert code(w.append(hosted, "runner-1", attempt=2)) == "stale_attempt"
+    assert code(w.settle(hosted, caller="runner-1", attempt=2)) == "stale_attempt"
+    assert code(w.settle(hosted, caller="runner-2", attempt=2)) is None
+    w.continue_("P", hosted)
+    w.claim(hosted, "runner-3")
+    assert code(w.append(hosted, "runner-1", attempt=1)) == "stale_attempt"
+    assert code(w.settle(hosted, caller="runner-1", attempt=1)) == "stale_attempt"
+    assert code(w.append(hosted, "runner-2", attempt=1)) == "unknown_run"
+    assert code(w.settle(hosted, caller="runner-3", attempt=1)) is None
+
+
+def test_runner_that_left_work_does_not_carry_out_the_next_run(w: World, hosted: str) -> None:
+    """It holds the session until its work has finished, and the run is another's."""
+    first = active(w, hosted).run_id
+    left = [{"work_id": "w", "kind": "other", "label": "x"}]
+    w.settle(hosted, caller="runner-1", attempt=1, background=left)
+    w.continue_("P", hosted)
+    w.claim(hosted, "runner-2")
+    assert code(w.append(hosted, "runner-1", attempt=1)) == "unknown_run"
+    assert code(w.settle(hosted, caller="runner-1", attempt=1)) == "unknown_run"
+    assert code(w.settle(hosted, caller="runner-1", attempt=1, run_id=first)) == "run_not_active"
+    assert code(w.settle(hosted, caller="runner-2", attempt=1)) is None
+
+
+BEATS = [
+    ({}, True, "it names nothing"),
+    ({"run_id": "run"}, True, "the run"),
+    ({"run_id": "run", "attempt": 2}, True, "and its attempt"),
+    ({"run_id": "run", "attempt": 1}, False, "a runner that lost the run"),
+    ({"run_id": "r_other", "attempt": 2}, False, "or had another one"),
+]
+
+
+@pytest.mark.parametrize(("named", "counts", "why"), BEATS)
+def test_whose_beat_keeps_the_holder_alive(
+    w: World, hosted: str, named: dict[str, Any], counts: bool, why: str
+) -> None:
+    w.gone(hosted)
+    w.claim(hosted, "runner-2")
+    run_id = active(w, hosted).run_id
+    named = {**named, "run_id": run_id} if named.get("run_id") == "run" else named
+    beat = Heartbeat(**named)
+    assert liveness.is_of_host(liveness.lease_of(w.states[hosted]), beat) is counts, why
+    w.settle(hosted, caller="runner-2", attempt=2)
+    assert liveness.is_of_host(liveness.lease_of(w.states[hosted]), beat), (
+        "who left work there names an old run"
+    )
+
+
+def test_a_self_host_may_name_what_it_likes(w: World, child: str) -> None:
+    assert liveness.is_of_host(liveness.lease_of(w.states[child]), Heartbeat(run_id="r_other", attempt=7))
 
 
 def test_settled_run_takes_nothing(w: World, hosted: str) -> None:

@@ -106,7 +106,9 @@ def _hear_heartbeats(service: Service, leases: Leases) -> None:
     async def beat(message: NatsMessage) -> None:
         await leases.beat(message.raw_message)
 
-    service.broker.subscriber(subjects.HEARTBEAT_ALL, decoder=whole, ack_policy=AckPolicy.MANUAL)(beat)
+    service.broker.subscriber(
+        subjects.HEARTBEAT_ALL, decoder=whole, ack_policy=AckPolicy.MANUAL, no_reply=True
+    )(beat)
 
 
 app: FastStream = build(SessionSettings()).app()

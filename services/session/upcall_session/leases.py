@@ -5,16 +5,19 @@ from collections.abc import Awaitable
 from typing import Any, Final, cast
 
 from nats.aio.msg import Msg
+from pydantic import ValidationError
 from redis.asyncio import Redis
 
 from upcall_contracts import keys
+from upcall_contracts.records import Heartbeat
 from upcall_contracts.states import SessionState
 from upcall_contracts.subjects import parse_heartbeat
+from upcall_shell.errors import Unavailable
 from upcall_shell.indexing import IndexKeeper
 from upcall_shell.redis_gate import RedisGate
 
 from .clock import now_ms
-from .decisions.liveness import is_leased
+from .decisions.liveness import Lease, is_leased, is_of_host, lease_of
 from .log_store import Recent, SessionLog
 
 # Who takes a run over the moment it is queued again has a lease before this one is dropped: that one stays.
@@ -24,7 +27,8 @@ if expires and tonumber(expires) <= tonumber(ARGV[2]) then return redis.call('ZR
 return 0
 """
 _SESSIONS: Final = 100_000
-_BELIEVED_S: Final = 5.0  # how long a session's lease_ms is believed: opened again, it may be another
+_BELIEVED_MAX_S: Final = 5.0
+_LOOK_AGAIN_S: Final = 0.2  # at the soonest, where a beat does not fit to what is believed
 _SHARES: Final = 4  # so often within a lease is a beat told to Redis
 
 
@@ -37,7 +41,7 @@ class Leases:
         self._sessions = sessions
         self._beats: Recent[float] = Recent(_SESSIONS)
         self._told: Recent[float] = Recent(_SESSIONS)
-        self._lengths: Recent[tuple[float, int]] = Recent(_SESSIONS)
+        self._known: Recent[tuple[float, Lease]] = Recent(_SESSIONS)
 
     async def follow(self, before: SessionState | None, after: SessionState) -> None:
         """Grant a lease from now on where an entry made somebody its host.
@@ -64,12 +68,19 @@ class Leases:
         if session_id is None:
             return
         now = time.monotonic()
+        try:
+            lease = await self._lease(session_id, _named(message.data), now)
+        except Unavailable:
+            self._beats.put(session_id, now)  # whose it is can't be told: better heard than gone
+            raise
+        if lease is None:
+            return
         self._beats.put(session_id, now)
-        lease = await self._length(session_id, now)
-        if lease == 0 or now - self._told.get(session_id, 0.0) < lease / 1000 / _SHARES:
+        length = lease.length_ms
+        if length == 0 or now - self._told.get(session_id, 0.0) < length / 1000 / _SHARES:
             return
         self._told.put(session_id, now)
-        expires = now_ms() + lease
+        expires = now_ms() + length
         # Only a lease that was granted is extended: a beat makes nobody a host.
         await self._gate.attempt(
             lambda redis: redis.zadd(keys.leases(), {session_id: expires}, xx=True, gt=True)
@@ -103,13 +114,32 @@ class Leases:
 
         await self._gate.attempt(remove)
 
-    async def _length(self, session_id: str, now: float) -> int:
-        read_at, lease = self._lengths.get(session_id, (0.0, 0))
-        if now - read_at > _BELIEVED_S or read_at == 0.0:
+    async def _lease(self, session_id: str, beat: Heartbeat, now: float) -> Lease | None:
+        """The lease that a beat extends; None where the beat is not of the session's host."""
+        read_at, lease = self._known.get(session_id, (0.0, None))
+        age = now - read_at
+        if lease is not None and age <= _believed_s(lease) and is_of_host(lease, beat):
+            return lease
+        if lease is None or age > _LOOK_AGAIN_S:
             loaded = await self._sessions.load(session_id)
-            lease = loaded.state.lease_ms if loaded is not None else 0
-            self._lengths.put(session_id, (now, lease))
-        return lease
+            if loaded is None:
+                return None
+            lease = lease_of(loaded.state)
+            self._known.put(session_id, (now, lease))
+        return lease if is_of_host(lease, beat) else None
+
+
+def _believed_s(lease: Lease) -> float:
+    """How long it is believed: another may hold the run meanwhile, or the length be another."""
+    return min(lease.length_ms / 1000 / _SHARES or _BELIEVED_MAX_S, _BELIEVED_MAX_S)
+
+
+def _named(body: bytes) -> Heartbeat:
+    """What a beat says of itself; one that can't be read says nothing."""
+    try:
+        return Heartbeat.model_validate_json(body or b"{}")
+    except ValidationError:
+        return Heartbeat()
 
 
 def _host(state: SessionState) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
+import nats.errors
 import pytest
 
 from tests.blackbox.deployment import Deployment
@@ -71,3 +72,30 @@ async def test_who_takes_a_run_over_at_once_and_dies_is_found_gone(w: Wire) -> N
 
     runs = await asyncio.gather(*(lose_every_holder() for _ in range(20)))
     assert {(run["outcome"], run["attempt"]) for run in runs} == {("lost", 3)}
+
+
+async def test_beats_of_who_lost_the_run_do_not_keep_the_next_holder_alive(w: Wire) -> None:
+    """It was cut off, and does not know yet that another holds the run, who dies."""
+    parent = await w.start(await w.open())
+    runner = Runner(w, uid("agent"))
+    spawn = {"agent": runner.agent, "task": "Build.", "run_id": parent.run_id, "lease_ms": 1000}
+    made = await w.do(parent.caller, "session.spawn", **spawn)
+    await runner.take(beats=False)
+    second = await Runner(w, runner.agent).take(beats=False)
+    assert second.run["attempt"] == 2
+    async with w.beating(made["session_id"], {"run_id": made["run_id"], "attempt": 1}):
+        third = await Runner(w, runner.agent).take()
+    assert third.run["attempt"] == 3
+    await third.turn.settle(answer="Built.")
+
+
+async def test_a_beat_gets_no_reply_wherever_it_asks_for_one(w: Wire) -> None:
+    """What a service may publish must not go where somebody else says."""
+    parent = await w.start(await w.open())
+    child = await parent.spawn(lease_ms=60_000)
+    heard = await w.nc.subscribe("elsewhere.>")
+    for _ in range(3):
+        await w.nc.publish(f"heartbeat.{child.session_id}", b"", reply="elsewhere.beat")
+    await w.nc.publish("heartbeat.nobody", b"", reply="elsewhere.nobody")
+    with pytest.raises(nats.errors.TimeoutError):
+        await heard.next_msg(2)

@@ -20,6 +20,16 @@ def speaks_for(caller: str, session: SessionState) -> bool:
     )
 
 
+def carries_out(caller: str, session: SessionState, run: RunRecord) -> bool:
+    """Whether the caller is who carries a run out: its holder, its session, or an operator.
+
+    Who left work in the session, or has lost a run there, is not.
+    """
+    if caller in (OPERATOR, session.session_id, run.holder):
+        return True
+    return session.host is Host.SELF and caller == session.holder
+
+
 def spoke_for(caller: str, session: SessionState, run: RunRecord) -> bool:
     """Whether the caller may hear what became of a run: it speaks for it, held it, or has lost it."""
     return speaks_for(caller, session) or caller == run.holder or caller in session.former_holders

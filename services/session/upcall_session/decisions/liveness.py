@@ -3,8 +3,10 @@
 Whether it has passed is not decided here: that takes memory, Redis, and a whole lease of steady connections.
 """
 
+from dataclasses import dataclass
+
 from upcall_contracts.log import Note
-from upcall_contracts.records import Host, Outcome, RunStatus, WorkKind
+from upcall_contracts.records import Heartbeat, Host, Outcome, RunStatus, WorkKind
 from upcall_contracts.states import SessionState, WorkLink
 
 from . import entries
@@ -30,6 +32,33 @@ def is_leased(state: SessionState) -> bool:
         return state.live
     running = state.run is not None and state.run.status is RunStatus.RUNNING
     return running or state.letting_go is not None or state.holder is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What a heartbeat is held against: how long it is good for, and the run and attempt that it may name."""
+
+    length_ms: int
+    carried_out: tuple[str, int] | None
+    """The run that a runner holds now, and its attempt; None: whatever a beat names, it counts."""
+
+
+def lease_of(state: SessionState) -> Lease:
+    """What is to be known of a session for its heartbeats."""
+    run = state.run
+    held = state.host is Host.RUNNER and run is not None and run.status is RunStatus.RUNNING
+    return Lease(state.lease_ms, (run.run_id, run.attempt) if held and run is not None else None)
+
+
+def is_of_host(lease: Lease, beat: Heartbeat) -> bool:
+    """Whether a heartbeat is of who has to beat. One that names nothing is.
+
+    A runner that lost the run and does not know it yet beats on: it must not keep alive who holds it now.
+    """
+    if lease.carried_out is None or beat.run_id is None:
+        return True
+    run_id, attempt = lease.carried_out
+    return beat.run_id == run_id and beat.attempt in (None, attempt)
 
 
 def is_unfinished(state: SessionState) -> bool:

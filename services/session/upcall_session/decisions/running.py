@@ -176,12 +176,15 @@ def background(state: SessionState, run: RunRecord, asked: Asked) -> Decided | R
 
 def _may_speak(state: SessionState, run: RunRecord, attempt: int | None, asked: Asked) -> Refusal | None:
     """unknown_run, then the attempt: a runner that lost the run is told so, and not that there is none."""
-    if not access.spoke_for(asked.caller, state, run):
-        return refusals.unknown_run(run.run_id)
     current = state.run if state.run is not None and state.run.run_id == run.run_id else run
-    if attempt is None:
-        return refusals.attempt_required() if access.is_runner(asked.caller, state) else None
-    return refusals.stale_attempt(run.run_id, current.attempt) if attempt != current.attempt else None
+    carries_out = access.carries_out(asked.caller, state, current)
+    if not carries_out and asked.caller not in state.former_holders:
+        return refusals.unknown_run(run.run_id)
+    if attempt is None and access.is_runner(asked.caller, state):
+        return refusals.attempt_required()
+    if not carries_out or attempt not in (None, current.attempt):
+        return refusals.stale_attempt(run.run_id, current.attempt)
+    return None
 
 
 def _running(state: SessionState, run: RunRecord) -> RunRecord | Refusal:

@@ -8,7 +8,7 @@ from upcall_contracts.errors import Refusal
 from upcall_contracts.records import Host, RunRecord, Trigger
 from upcall_contracts.states import ChildLink, SessionState
 
-from . import entries, periods
+from . import access, entries, periods
 from .repeating import done, repeated
 from .results import Asked, Decided, Repeated
 from .rules import Rules
@@ -32,6 +32,8 @@ def count_child(
         return known
     if parent.closed_at is not None or parent.closing:
         return refusals.session_closed(parent.session_id)
+    if named is not None and not access.carries_out(asked.caller, parent, named):
+        return refusals.unknown_run(named.run_id)
     refused = _refuse_run(parent, named)
     if refused is not None:
         return refused

@@ -97,7 +97,7 @@ class Continuing:
             return None
         found = await self._reach.run(run_id)
         mine = found is not None and parent is not None and found.state.session_id == parent.session_id
-        if found is None or not mine or not access.speaks_for(caller, found.state):
+        if found is None or not mine or not access.carries_out(caller, found.state, found.run):
             return refusals.unknown_run(run_id)
         return None
 
