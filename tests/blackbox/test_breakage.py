@@ -712,6 +712,16 @@ async def test_overloaded_refuses_what_opens_and_drops_nothing(deploy: Callable[
         await idle.settle(answer="Built.")
         other = await parent.spawn()
         question = await child.ask()
+        before: list[tuple[str, str, Json]] = [
+            (uid("S"), "session.open", {"agent": "lead"}),
+            (parent.caller, "session.spawn", {"agent": "worker", "task": "x", "host": "self"}),
+            (parent.caller, "session.continue", {"session_id": idle.session_id, "task": "x"}),
+        ]
+        before = [(caller, name, {**body, "command_id": uid("c")}) for caller, name, body in before]
+        replies = [await w.do(caller, name, **body) for caller, name, body in before]
+        await w.do(
+            idle.caller, "run.settle", run_id=replies[-1]["run_id"], outcome="completed", answer="Again."
+        )
         spawn: Json = {"agent": "worker", "task": "x" * 200_000, "host": "self"}
         spawned: list[Json] = []
         error: Json = {}
@@ -725,7 +735,13 @@ async def test_overloaded_refuses_what_opens_and_drops_nothing(deploy: Callable[
         assert error["retryable"] is True
         await w.refused("overloaded", uid("S"), "session.open", agent="lead")
         await w.refused("overloaded", parent.caller, "session.continue", session_id=idle.session_id, task="x")
+        await at(now() + 1.1)  # the log's size is believed for a second
         await other.ask_refused("overloaded")
+        for (caller, name, body), reply in zip(before, replies, strict=True):
+            again = await w.do(caller, name, **body)
+            assert again.get("run_id") == reply.get("run_id"), "what was done before is answered as ever"
+        await w.refused("unknown_session", parent.caller, "session.continue", session_id=uid("S"), task="x")
+        await w.refused("unknown_session", uid("S"), "session.spawn", agent="worker", task="x")
         await parent.answer(question["request_id"], "SQLite.")
         await child.settle(answer="Built.")
         assert (await child.report())["answer"] == "Built."

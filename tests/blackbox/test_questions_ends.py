@@ -874,6 +874,21 @@ async def test_claim_hands_over_the_runs_questions_with_their_ends(w: Wire) -> N
     assert (await second.turn.settle())["outcome"] == "completed"
 
 
+async def test_runner_hears_what_became_of_its_question_after_the_run(w: Wire) -> None:
+    """It held the run to its end, so what it asked there is not unknown to it."""
+    parent = await w.start(await w.open())
+    agent = uid("agent")
+    await w.do(parent.session_id, "session.spawn", agent=agent, task="Build.", run_id=parent.run_id)
+    runner, stranger = Runner(w, agent), uid("runner")
+    claim = await runner.take()
+    asked = {"request_id": (await claim.turn.ask("Which database?"))["request_id"]}
+    await w.query_refused("unknown_request", stranger, "question.get", **asked)
+    await claim.turn.settle(answer="Built without.")
+    for verb, more in (("question.wait", {"timeout_ms": 5000}), ("question.get", {})):
+        assert (await w.query(runner.id, verb, **asked, **more))["question"]["status"] == "cancelled"
+        await w.query_refused("unknown_request", stranger, verb, **asked, **more)
+
+
 async def test_requested_precedes_its_end_on_every_reading(w: Wire) -> None:
     """A live subscriber on the parent's topic and a later reader see requested and its end in that order."""
     parent, child = await w.family()

@@ -251,13 +251,14 @@ class Kept:
         Delivered(data=b"\xff\x00"),
         Delivered(data=b"x" * limits.PAYLOAD_MAX_BYTES),
         Delivered(headers={"a": "\ufffd", "b": ""}),
+        Delivered(data=b"x" * limits.PAYLOAD_MAX_BYTES, headers={"a": "\x01" * (16 * 1024 - 1)}),
         Delivered(headers={"a": "x" * (limits.PAYLOAD_MAX_BYTES - 1)}),
         Delivered(subject="cmd.\ufffd.question." + "x" * 4000),
         Delivered(
             data=b"x" * (limits.PAYLOAD_MAX_BYTES // 2), headers={"a": "x" * (limits.PAYLOAD_MAX_BYTES // 2)}
         ),
     ],
-    ids=["bytes", "large", "headers", "large headers", "odd subject", "large in both"],
+    ids=["bytes", "large", "headers", "large and odd", "large headers", "odd subject", "large in both"],
 )
 async def test_whatever_came_can_be_kept(message: Delivered) -> None:
     stream = Kept()

@@ -141,9 +141,14 @@ class QuestionQueries:
             return refusals.unknown_request(request_id)
         if caller not in {OPERATOR, record.parent_session_id, record.child_session_id}:
             line = await self._sessions.line(record.child_session_id or "")
-            if not access.may_see(caller, line):
+            if not access.may_see(caller, line) and not await self._carried_out(caller, line, record):
                 return refusals.unknown_request(request_id)
         return record
+
+    async def _carried_out(self, caller: str, line: Sequence[SessionState], record: QuestionRecord) -> bool:
+        """Whether the caller held the run to its end: it may hear what became of what it asked."""
+        run = await self._sessions.run(line[0], record.child_run_id or "") if line else None
+        return run is not None and caller == run.holder
 
 
 class _Look:

@@ -14,8 +14,11 @@ from .jetstream import StreamClient
 from .metrics import DEAD_LETTERS
 
 logger = structlog.get_logger()
-_BODY_KEPT = limits.PAYLOAD_MAX_BYTES // 2
-_HEADERS_KEPT = limits.PAYLOAD_MAX_BYTES // 16
+_HEADERS_KEPT = 16 * 1024
+_BESIDE_BYTES = (
+    128 * 1024
+)  # headers, of which JSON may make six times the bytes, and all else that is no body
+_BODY_KEPT = (limits.PAYLOAD_MAX_BYTES - _BESIDE_BYTES) // 4 * 3  # in base64 it is a third larger
 
 
 class DeadLetters:

@@ -2,13 +2,14 @@
 
 from typing import Any, TypeVar
 
+from upcall_contracts import refusals
 from upcall_contracts.commands import CommandBody
 from upcall_contracts.errors import Refusal
 from upcall_contracts.states import SessionState
 from upcall_session.clock import now_ms
-from upcall_session.decisions.results import Asked, Repeated
+from upcall_session.decisions.results import Asked, Decided, Repeated
 from upcall_session.reach import Reach
-from upcall_session.sessions import Outcome, Sessions
+from upcall_session.sessions import Decision, Outcome, Sessions
 from upcall_shell.commands import Command
 
 B = TypeVar("B", bound=CommandBody)
@@ -28,6 +29,11 @@ async def visible_session(
     if isinstance(found, Refusal) and await sessions.remembers(session_id, who):
         return await reach.session(session_id) or found
     return found
+
+
+def unless_full(decision: Decision, *, overloaded: bool) -> Decision:
+    """Over UPCALL_MAX_LOG_BYTES nothing new is opened. What is no news is answered as ever."""
+    return refusals.overloaded() if overloaded and isinstance(decision, Decided) else decision
 
 
 def run_id_of(outcome: Outcome) -> str:

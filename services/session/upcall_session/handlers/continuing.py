@@ -14,7 +14,7 @@ from upcall_session.sessions import Decision, Outcome, Sessions
 from upcall_shell.commands import Command
 
 from .cascade import Cascade
-from .common import Reply, asked, run_id_of
+from .common import Reply, asked, run_id_of, unless_full
 
 
 class Continuing:
@@ -30,8 +30,6 @@ class Continuing:
 
     async def continue_(self, command: Command[SessionContinue]) -> Reply:
         """session.continue: checked on the session, counted on its parent, begun on the session."""
-        if await self._overloaded():
-            return refusals.overloaded()
         who, run_id = asked(command), command.derive_id("r_")
         checked = await self._check(command.body, who)
         if isinstance(checked.decision, Refusal):
@@ -40,11 +38,13 @@ class Continuing:
             return await self._receipt(checked.state, run_id_of(checked))
         parent = await self._parent(checked.state)
         counts = access.is_for_parent(who.caller, checked.state, parent)
+        overloaded = await self._overloaded()
         if counts and parent is not None:
-            counted = await self._count(parent, command.body, run_id, who)
+            counted = await self._count(parent, command.body, run_id, who, overloaded=overloaded)
+            overloaded = False  # what is counted is begun
             if isinstance(counted.decision, Refusal):
                 return counted.decision
-        begun = await self._begin(command.body, run_id, who)
+        begun = await self._begin(command.body, run_id, who, overloaded=overloaded)
         if isinstance(begun.decision, Refusal):
             if counts and parent is not None:
                 await self._uncount(parent, command.body, run_id, who)
@@ -101,9 +101,12 @@ class Continuing:
             return refusals.unknown_run(run_id)
         return None
 
-    async def _count(self, parent: SessionState, body: SessionContinue, run_id: str, who: Asked) -> Outcome:
+    async def _count(
+        self, parent: SessionState, body: SessionContinue, run_id: str, who: Asked, *, overloaded: bool
+    ) -> Outcome:
         async def decide(state: SessionState | None) -> Decision:
-            return continuing.count_again(state or parent, body, run_id, who)
+            decided = continuing.count_again(state or parent, body, run_id, who)
+            return unless_full(decided, overloaded=overloaded)
 
         return await self._sessions.change(parent.session_id, decide, who)
 
@@ -113,12 +116,13 @@ class Continuing:
 
         await self._sessions.change(parent.session_id, decide)
 
-    async def _begin(self, body: SessionContinue, run_id: str, who: Asked) -> Outcome:
+    async def _begin(self, body: SessionContinue, run_id: str, who: Asked, *, overloaded: bool) -> Outcome:
         async def decide(state: SessionState | None) -> Decision:
             if state is None:
                 return refusals.unknown_session(body.session_id)
             facts = await self._facts(state)
-            return continuing.admit(state, facts, body, who, run_id, self._sessions.rules)
+            decided = continuing.admit(state, facts, body, who, run_id, self._sessions.rules)
+            return unless_full(decided, overloaded=overloaded)
 
         return await self._sessions.change(body.session_id, decide, who)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 
-from upcall_contracts import refusals
 from upcall_contracts.commands import SessionOpen
 from upcall_contracts.errors import Refusal
 from upcall_contracts.states import SessionState
@@ -10,7 +9,7 @@ from upcall_session.decisions import opening
 from upcall_session.sessions import Decision, Sessions
 from upcall_shell.commands import Command
 
-from .common import Reply, asked
+from .common import Reply, asked, unless_full
 
 
 class Opening:
@@ -22,12 +21,11 @@ class Opening:
 
     async def open(self, command: Command[SessionOpen]) -> Reply:
         """session.open: the caller's id becomes the session's."""
-        if await self._overloaded():
-            return refusals.overloaded()
-        who = asked(command)
+        who, overloaded = asked(command), await self._overloaded()
 
         async def decide(state: SessionState | None) -> Decision:
-            return opening.open_session(state, command.body, who, self._sessions.rules)
+            decided = opening.open_session(state, command.body, who, self._sessions.rules)
+            return unless_full(decided, overloaded=overloaded)
 
         outcome = await self._sessions.change(command.caller, decide, who)
         if isinstance(outcome.decision, Refusal):

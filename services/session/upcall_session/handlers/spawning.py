@@ -16,7 +16,7 @@ from upcall_session.sessions import Decision, Sessions
 from upcall_shell.commands import Command
 
 from .cascade import Cascade
-from .common import Reply, asked
+from .common import Reply, asked, unless_full
 
 
 class Spawning:
@@ -32,18 +32,18 @@ class Spawning:
 
     async def spawn(self, command: Command[SessionSpawn]) -> Reply:
         """session.spawn: a child session with its first run."""
-        if await self._overloaded():
-            return refusals.overloaded()
         caller = await self._speaker(command.caller, command.body.run_id)
         if isinstance(caller, Refusal):
             return caller
         parent, named = caller
         who, ids = asked(command), NewIds(command.derive_id("s_"), command.derive_id("r_"))
+        overloaded = await self._overloaded()
 
         async def count(state: SessionState | None) -> Decision:
             if state is None:
                 return refusals.unknown_session(command.caller)
-            return spawning.count_child(state, named, command.body, who, ids, self._sessions.rules)
+            decided = spawning.count_child(state, named, command.body, who, ids, self._sessions.rules)
+            return unless_full(decided, overloaded=overloaded)
 
         counted = await self._sessions.change(parent.session_id, count, who)
         if isinstance(counted.decision, Refusal):
