@@ -1,8 +1,11 @@
 """Free ports of 127.0.0.1, and the same ones again the next time."""
 
+import fcntl
 import json
+import os
 import random
 import socket
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +18,10 @@ HOST = "127.0.0.1"
 # connect to itself, and keep the server from coming back.
 CANDIDATES = range(20000, 32000)
 SOON_S = 1.0
+
+
+_reserved: dict[int, int] = {}
+"""The ports that this process has reserved, and the files whose locks say so, as long as it lives."""
 
 
 class PortInUseError(Exception):
@@ -31,6 +38,25 @@ def is_free(port: int) -> bool:
             probe.listen(1)
         except OSError:
             return False
+    return True
+
+
+def _reserve(port: int) -> bool:
+    """Keep a port from all others of this user who ask here; False if one of them has it.
+
+    What is to listen there may take seconds to start, or be down for a while, and then the port looks free.
+    """
+    if port in _reserved:
+        return True
+    directory = Path(tempfile.gettempdir()) / f"upcall-ports-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    file = os.open(directory / str(port), os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return False
+    _reserved[port] = file
     return True
 
 
@@ -54,8 +80,9 @@ class Ports:
                 "what listens there"
             )
         port = wanted or last
-        if port is None or port in self._given.values() or (port != wanted and not is_free(port)):
+        if port is None or port in self._given.values() or (port != wanted and not _to_be_had(port)):
             port = self._any()
+        _reserve(port)
         self._given[name] = port
         return port
 
@@ -66,9 +93,13 @@ class Ports:
     def _any(self) -> int:
         reserved = {*self._given.values(), *self._last.values()}
         for port in random.sample(CANDIDATES, len(CANDIDATES)):
-            if port not in reserved and is_free(port):
+            if port not in reserved and port not in _reserved and _to_be_had(port):
                 return port
         raise PortInUseError(f"no port of {HOST} from {CANDIDATES.start} to {CANDIDATES.stop} is free")
+
+
+def _to_be_had(port: int) -> bool:
+    return is_free(port) and _reserve(port)
 
 
 def _until_free(port: int) -> None:

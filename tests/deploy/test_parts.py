@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -76,6 +77,24 @@ def test_ports_are_the_last_ones_again_where_free(tmp_path: Path) -> None:
         assert second.give("redis") not in given.values()
         with pytest.raises(PortInUseError, match=f"port {given['redis']} of"):
             Ports(file).give("redis", given["redis"])
+
+
+def test_a_port_that_another_was_given_is_not_given_though_nothing_listens_yet(tmp_path: Path) -> None:
+    """Two deployments that start at once, and a part that is down for a moment: each keeps its port."""
+    file = tmp_path / "ports.json"
+    code = (
+        "from pathlib import Path; from upcall_deploy.ports import Ports; "
+        f"ports = Ports(Path({str(file)!r})); ports.give('nats'); ports.remember(); "
+        "print(flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        theirs = json.loads(file.read_text())["nats"]
+        assert is_free(theirs)
+        assert Ports(file).give("nats") != theirs
+        other.kill()
+    assert Ports(file).give("nats") == theirs
 
 
 @pytest.mark.parametrize("content", ["", "[]", "nonsense", '{"pids": 3}', '{"nats": "x"}'])
