@@ -91,9 +91,9 @@ class Ports:
         write_atomically(self._file, {**self._last, **self._given})
 
     def _any(self) -> int:
-        reserved = {*self._given.values(), *self._last.values()}
+        taken = {*self._given.values(), *self._last.values(), *_reserved}
         for port in random.sample(CANDIDATES, len(CANDIDATES)):
-            if port not in reserved and port not in _reserved and _to_be_had(port):
+            if port not in taken and _to_be_had(port):
                 return port
         raise PortInUseError(f"no port of {HOST} from {CANDIDATES.start} to {CANDIDATES.stop} is free")
 

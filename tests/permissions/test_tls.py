@@ -1,14 +1,14 @@
 """TLS by configuration: the shipped files, and the services' settings for it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import upcall
 from tests.certificates import make
+from tests.relay import Meet, Streams, relay
 from upcall_deploy.jetstream_api import NotReadyError
 from upcall_deploy.ports import HOST
 from upcall_deploy.provision import provision_deployment
@@ -74,43 +74,27 @@ async def test_a_server_of_another_ca_is_not_spoken_to(port: int, certificates: 
         await provision_deployment(of_other_ca, patience=2)
 
 
-@asynccontextmanager
-async def _stuck_in_the_handshake(port: int, times: int, *, silent: bool = False) -> AsyncIterator[int]:
-    """A port that leads to NATS; its first connections end once the client has begun to speak TLS, or stay
-    silent from then on."""
+def _stuck_in_the_handshake(times: int, *, silent: bool = False) -> Meet:
+    """The first connections end once the client has begun to speak TLS, or stay silent from then on."""
     left = times
-    carrying: set[asyncio.Task[None]] = set()
 
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while chunk := await reader.read(65536):
-            writer.write(chunk)
-        writer.close()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def meet(client: Streams, server: Streams) -> bool:
         nonlocal left
-        far_reader, far_writer = await asyncio.open_connection(HOST, port)
-        if left:
-            left -= 1
-            writer.write(await far_reader.readline())
-            while await reader.read(1) and silent:
-                pass
-            writer.close()
-            far_writer.close()
-            return
-        carrying.add(asyncio.create_task(carry(reader, far_writer)))
-        carrying.add(asyncio.create_task(carry(far_reader, writer)))
+        if not left:
+            return True
+        left -= 1
+        client[1].write(await server[0].readline())
+        while await client[0].read(1) and silent:
+            pass
+        return False
 
-    async with await asyncio.start_server(accept, HOST, 0) as server:
-        yield server.sockets[0].getsockname()[1]
-        for task in carrying:
-            task.cancel()
-        await asyncio.gather(*carrying, return_exceptions=True)
+    return meet
 
 
 @pytest.mark.parametrize("port", ["false"], indirect=True)
 async def test_a_server_that_ends_in_the_handshake_is_tried_again(port: int, certificates: Path) -> None:
     """As when NATS is restarted just as a service starts: it must not wait for ever."""
-    async with _stuck_in_the_handshake(port, times=3) as gate:
+    async with relay(port, meet=_stuck_in_the_handshake(3)) as gate:
         given = settings(gate, certificates)
         client = SturdyClient()
         async with asyncio.timeout(30):
@@ -132,7 +116,7 @@ async def test_who_never_gets_through_the_handshake_is_told_so(
     port: int, certificates: Path, silent: bool
 ) -> None:
     """Neither provisioning nor a harness waits any longer than it was told to."""
-    async with _stuck_in_the_handshake(port, times=10_000, silent=silent) as gate:
+    async with relay(port, meet=_stuck_in_the_handshake(10_000, silent=silent)) as gate:
         given = settings(gate, certificates)
         with pytest.raises(NotReadyError):
             await provision_deployment(given, patience=0.5)

@@ -10,7 +10,6 @@ from typing import Final
 import structlog
 
 from upcall_contracts import subjects
-from upcall_contracts.times import from_wire
 from upcall_shell.errors import Unavailable
 from upcall_shell.jetstream import Stored, StreamClient
 
@@ -47,10 +46,7 @@ class DispatchSweep:
 
     async def look(self) -> None:
         """Look once. Raises Unavailable."""
-        info = await self._stream.info()
-        if "error" in info:
-            raise Unavailable(f"DISPATCH: {info['error']}")
-        old_ms = from_wire(info["ts"]) - self._queue_ms
+        old_ms = await self._stream.now() - self._queue_ms
         stored = await self._stream.next(subjects.DISPATCH_ALL, 1)
         while stored is not None and stored.time_ms <= old_ms:
             if await self._is_over(stored):

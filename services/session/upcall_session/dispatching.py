@@ -50,7 +50,7 @@ class Dispatcher:
 
     async def _withdraw(self, run: RunRecord) -> None:
         subject = subjects.dispatch(run.agent)
-        waiting = await self._waiting(subject)
+        waiting = (await self._stream.counts(subject)).get(subject, 0)
         if waiting == 0:
             return
         if waiting <= _READ_AT_ONCE:
@@ -65,12 +65,6 @@ class Dispatcher:
                 if waiting > _READ_AT_ONCE:
                     return  # a second one is rare, and reading them all for it is not
             stored = await self._stream.next(subject, stored.seq + 1)
-
-    async def _waiting(self, subject: str) -> int:
-        info = await self._stream.info(subjects_filter=subject)
-        if "error" in info:
-            raise Unavailable(f"DISPATCH: {info['error']}")
-        return int((info["state"].get("subjects") or {}).get(subject, 0))
 
     async def _provision(self, agent: str) -> None:
         """Make the agent's consumer, unless a runner that came first has made it."""

@@ -3,7 +3,6 @@
 from typing import Final
 
 from upcall_contracts import subjects
-from upcall_shell.errors import Unavailable
 from upcall_shell.figures import Figures
 from upcall_shell.jetstream import StreamClient
 
@@ -24,10 +23,7 @@ class DispatchFigures:
 
     async def read(self) -> None:
         """Read once. Raises Unavailable."""
-        info = await self._stream.info(subjects_filter=subjects.DISPATCH_ALL)
-        if "error" in info:
-            raise Unavailable(f"DISPATCH: {info['error']}")
-        counts: dict[str, int] = info["state"].get("subjects") or {}
+        counts = await self._stream.counts(subjects.DISPATCH_ALL)
         DISPATCHED.clear()
         for subject in sorted(counts, key=lambda each: counts[each], reverse=True)[:_AGENTS]:
             DISPATCHED.labels(subject.rpartition(".")[2]).set(counts[subject])

@@ -75,8 +75,18 @@ class StreamClient:
         return await self.api(f"STREAM.INFO.{self.stream}", request)
 
     async def now(self) -> int:
-        """JetStream's clock, in epoch ms."""
-        return from_wire((await self.info())["ts"])
+        """JetStream's clock, in epoch ms. Raises Unavailable."""
+        return from_wire((await self._described())["ts"])
+
+    async def counts(self, subject_filter: str) -> dict[str, int]:
+        """How many messages each subject under a filter has. Raises Unavailable."""
+        return (await self._described(subjects_filter=subject_filter))["state"].get("subjects") or {}
+
+    async def _described(self, **request: Any) -> dict[str, Any]:
+        info = await self.info(**request)
+        if "error" in info:
+            raise Unavailable(f"{self.stream}: {info['error']}")
+        return info
 
     async def api(self, verb: str, request: dict[str, Any]) -> dict[str, Any]:
         """A request to the API; Unavailable where nobody answers."""
